@@ -1,0 +1,42 @@
+"""robustzoo: robust vision models whose clean and AutoAttack numbers anyone can re-check.
+
+Importing this package is cheap: torch, timm and the network are touched only by the call that needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Public name -> the module that defines it, resolved on first use (PEP 562).
+_PUBLIC = {
+    "ThreatModel": "robustzoo.registry.threat_model",
+    "evaluate": "robustzoo.evaluation.evaluator",
+    "list_models": "robustzoo.registry.entries",
+    "load": "robustzoo.hub.load",
+    "recipe": "robustzoo.registry.recipes",
+    "verify": "robustzoo.hub.verify",
+}
+__all__ = ["ThreatModel", "__version__", "evaluate", "list_models", "load", "recipe", "verify"]
+
+if TYPE_CHECKING:
+    from robustzoo.evaluation.evaluator import evaluate
+    from robustzoo.hub.load import load
+    from robustzoo.hub.verify import verify
+    from robustzoo.registry.entries import list_models
+    from robustzoo.registry.recipes import recipe
+    from robustzoo.registry.threat_model import ThreatModel
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'robustzoo' has no attribute {name!r}; public names: {', '.join(__all__)}")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
