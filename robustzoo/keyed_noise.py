@@ -1,8 +1,8 @@
 """Random numbers that depend only on what they are for: (seed, sample, purpose, index), never on the batch.
 
-Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") written in int64 tensor operations:
-a counter goes in, four 32-bit words come out, and there is no state. The same key gives the same numbers on every
-device, in every batch composition and after every restart.
+Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") in int64 tensor operations:
+a counter goes in, four 32-bit words come out, and there is no state. The same key gives the same numbers on
+every device, in every batch composition and after every restart.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def normal(
 ) -> Tensor:
     """Standard normal float32 (B, *shape) by Box-Muller; arguments as in `uniform`.
 
-    Computed in float64 and rounded once, so that the last-bit differences of log and cos between devices vanish.
+    Computed in float64 and rounded once, so that last-bit differences of log and cos between devices vanish.
     """
     n = math.prod(shape)
     pairs = (n + 1) // 2
@@ -79,9 +79,10 @@ def integers(
     index: int | Tensor = 0,
     device=None,
 ) -> Tensor:
-    """Uniform int64 (B, *shape) in [0, high); high: int or integer (B,), 1 <= high <= 2^31. Rest as in `uniform`.
+    """Uniform int64 (B, *shape) in [0, high); high: int or integer (B,), 1 <= high <= 2^31.
 
-    The multiply-and-shift map favours some values by at most high / 2^32 of their probability.
+    The other arguments are those of `uniform`. The multiply-and-shift map changes a value's probability by at
+    most a factor 1 + high / 2^32.
     """
     words = _words(seed, ids, purpose, math.prod(shape), index, device)
     if isinstance(high, Tensor):
