@@ -41,7 +41,7 @@ def project(x_adv: Tensor, x: Tensor, norm: str, eps: float) -> Tensor:
     """Bring `x_adv: (B, ...)` into the epsilon-ball around `x: (B, ...) in [0, 1]` and into the box [0, 1].
 
     Linf: the nearest point of ball and box. L2: scaled back to the ball, then clamped to the box, which keeps
-    it in the ball since x itself is in the box (the order of the AutoAttack reference; not the nearest point).
+    it in the ball since x itself is in the box (the order of the AutoAttack reference, not the nearest point).
 
     Raises:
         NormError: the norm is neither linf nor l2.
@@ -50,8 +50,10 @@ def project(x_adv: Tensor, x: Tensor, norm: str, eps: float) -> Tensor:
         return torch.minimum(torch.maximum(x_adv, x - eps), x + eps).clamp(0.0, 1.0)
     if norm == "l2":
         delta = x_adv - x
-        # Where the norm is at most eps (0 included) the factor is exactly 1.
-        factor = eps / perturbation_norm(delta, norm).clamp_min(eps)
+        length = perturbation_norm(delta, norm)
+        # Tensor over tensor is a true division (number / tensor is a reciprocal and a product), so the factor
+        # is exactly 1 inside the ball, 0 included.
+        factor = torch.full_like(length, eps) / length.clamp_min(eps)
         return (x + delta * per_sample(factor, delta)).clamp(0.0, 1.0)
     raise NormError(norm)
 
@@ -91,13 +93,13 @@ def steepest_step(grad: Tensor, norm: str) -> Tensor:
     if norm == "l2":
         tiny = torch.finfo(grad.dtype).tiny
         scaled = grad / per_sample(perturbation_norm(grad, "linf").clamp_min(tiny), grad)
-        # A nonzero scaled gradient has an entry of size 1 and so a norm of at least 1; only zero meets the clamp.
+        # The largest scaled entry is 1, so the norm is at least 1: the clamp is for zero and subnormal gradients.
         return scaled / per_sample(perturbation_norm(scaled, norm).clamp_min(0.5), grad)
     raise NormError(norm)
 
 
 def in_ball(x_adv: Tensor, x: Tensor, norm: str, eps: float, tol: float = 1e-6) -> Tensor:
-    """Whether each point of `x_adv: (B, ...)` is within eps + tol of `x: (B, ...)` and in [0, 1], as bool (B,).
+    """Whether each point of `x_adv: (B, ...)` is in [0, 1] and within eps + tol of `x: (B, ...)`: bool (B,).
 
     The distance is computed in float64; the box has no tolerance; a NaN is outside.
 
