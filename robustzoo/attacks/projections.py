@@ -41,7 +41,7 @@ def project(x_adv: Tensor, x: Tensor, norm: str, eps: float) -> Tensor:
     """Bring `x_adv: (B, ...)` into the epsilon-ball around `x: (B, ...) in [0, 1]` and into the box [0, 1].
 
     Linf: the nearest point of ball and box. L2: scaled back to the ball, then clamped to the box, which keeps
-    it in the ball since x itself is in the box (the order of the AutoAttack reference, not the nearest point).
+    it in the ball since x itself is in the box (AutoAttack's order; not in general the nearest point).
 
     Raises:
         NormError: the norm is neither linf nor l2.
@@ -93,7 +93,7 @@ def steepest_step(grad: Tensor, norm: str) -> Tensor:
     if norm == "l2":
         tiny = torch.finfo(grad.dtype).tiny
         scaled = grad / per_sample(perturbation_norm(grad, "linf").clamp_min(tiny), grad)
-        # The largest scaled entry is 1, so the norm is at least 1: the clamp is for zero and subnormal gradients.
+        # The largest scaled entry is 1, so the norm is at least 1; the clamp is for zero and subnormal input.
         return scaled / per_sample(perturbation_norm(scaled, norm).clamp_min(0.5), grad)
     raise NormError(norm)
 
