@@ -1,0 +1,43 @@
+# `make demo` and `make test` do all the set-up on a machine with Python 3.10+ and a C++ compiler.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# One thread a process: results on CPU then do not depend on the number of cores, and tests do not fight for them.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-slow verify-cards lint wheel clean
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "robustzoo needs Python 3.10 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -e '.[train,dev]'
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/python -m robustzoo.cli.demo
+
+test: $(VENV)/.installed
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -q -m "not slow"
+
+test-slow: $(VENV)/.installed
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -q -m slow
+
+verify-cards: $(VENV)/.installed
+	$(BIN)/robustzoo verify --all --mode replay
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# Builds the wheel, installs it in a clean environment away from the sources, and loads every bundled model.
+wheel: $(VENV)/.installed
+	rm -rf dist build/wheel-check
+	$(BIN)/python -m build --quiet --wheel
+	$(PYTHON) -m venv build/wheel-check
+	build/wheel-check/bin/pip install --quiet dist/*.whl
+	cd build/wheel-check && bin/python -I $(abspath tests)/check_wheel.py
+
+clean:
+	rm -rf $(VENV) dist build

@@ -1,0 +1,50 @@
+"""The command `robustzoo`: each subcommand is one function in this folder, imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+# Subcommand -> module of this package that holds a click command of the same name.
+_COMMANDS = {
+    "ls": "zoo",
+    "show": "zoo",
+    "recipe": "zoo",
+    "evaluate": "evaluate",
+    "verify": "verify",
+    "card": "publish",
+    "publish": "publish",
+}
+
+
+class _LazyGroup(click.Group):
+    """Imports a subcommand's module when it is asked for, so that `robustzoo ls` answers at once."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        return getattr(importlib.import_module(f"robustzoo.cli.{_COMMANDS[name]}"), name)
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="robustzoo", prog_name="robustzoo")
+def group() -> None:
+    """Robust vision models whose clean and AutoAttack numbers anyone can re-check."""
+
+
+def main() -> None:
+    """Run the command line; our own errors become one readable message and exit code 2."""
+    try:
+        group(prog_name="robustzoo")
+    except Exception as error:
+        # Errors raised by our own rooms are messages for the user; anything else is a fault of ours and keeps
+        # its traceback.
+        if not type(error).__module__.startswith("robustzoo"):
+            raise
+        click.echo(f"robustzoo: {error}", err=True)
+        sys.exit(2)

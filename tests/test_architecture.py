@@ -1,0 +1,93 @@
+"""The house rules that a machine can hold: arrows downwards, one outside library one room, files of readable size."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "robustzoo"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+TRAINING = sorted((ROOT / "training").glob("*.py"))
+
+# Room -> the rooms of the package that it may import. `keyed_noise` is a leaf that needs torch alone.
+ALLOWED = {
+    "registry": set(),
+    "keyed_noise": set(),
+    "cards": {"registry"},
+    "data": {"registry", "keyed_noise"},
+    "models": {"registry", "cards", "keyed_noise"},
+    "attacks": {"registry", "models", "keyed_noise"},
+    "objectives": {"registry", "models", "attacks", "keyed_noise"},
+    "evaluation": {"registry", "cards", "data", "models", "attacks", "keyed_noise"},
+    "hub": {"registry", "cards", "data", "models", "evaluation"},
+    "cli": {"registry", "cards", "data", "models", "attacks", "objectives", "evaluation", "hub"},
+}
+# Outside library -> the rooms that may import it.
+OWNERS = {
+    "timm": {"models"},
+    "huggingface_hub": {"hub", "cards"},
+    "deepspeed": set(),
+    "torchattacks": {"evaluation"},
+    "autoattack": {"evaluation"},
+    "pyautoattack": {"evaluation"},
+}
+TORCH_FREE = {"registry", "cards"}
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Every module that a file imports, wherever in the file, type-checking blocks included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: use absolute imports"
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_the_tree_is_the_one_described():
+    rooms = {room_of(p) for p in SOURCES} - {"__init__"}
+    assert rooms == set(ALLOWED)
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.name != "__init__.py" or p.parent != PACKAGE], ids=str)
+def test_arrows_point_downwards(path):
+    room = room_of(path)
+    for module in imported_modules(path):
+        top, *rest = module.split(".")
+        if top == "robustzoo" and rest and rest[0] != "__version__":
+            assert rest[0] == room or rest[0] in ALLOWED[room], f"{room} must not import {module}"
+        if top in OWNERS:
+            assert room in OWNERS[top], f"{room} must not import {module}"
+        if top in {"torch", "torchvision"}:
+            assert room not in TORCH_FREE, f"{room} must stay free of torch"
+        assert top not in {"training", "tests"}, f"the package must not import {module}"
+
+
+@pytest.mark.parametrize("path", SOURCES + TRAINING, ids=str)
+def test_no_file_hides_a_second_noun(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_import_is_cheap():
+    code = (
+        "import robustzoo, robustzoo.registry, robustzoo.cards, sys; "
+        "heavy = {'torch', 'timm', 'huggingface_hub', 'scipy'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_resolves():
+    import robustzoo
+
+    assert all(getattr(robustzoo, name) is not None for name in robustzoo.__all__)
