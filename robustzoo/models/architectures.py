@@ -1,0 +1,77 @@
+"""Catalog row -> timm network. The catalog holds the numbers; this file only hands them to timm."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import timm
+import torch
+from torch import nn
+
+from robustzoo.registry.catalog import ARCHITECTURES, Network
+
+
+class ArchitectureError(ValueError):
+    """The catalog has no such architecture, or not at this image size."""
+
+
+def timm_name(architecture: str, image_size: int) -> str:
+    """Name of the timm entry point that builds `architecture` at `image_size`.
+
+    Raises:
+        ArchitectureError: no such architecture, or not at this image size.
+    """
+    return _network(architecture, image_size).timm_name
+
+
+def timm_arguments(architecture: str, image_size: int, channels: int) -> dict[str, object]:
+    """Every keyword argument (JSON-able) that timm needs besides `num_classes`, defaults spelled out.
+
+    Spelled out so that a stored folder keeps its meaning when a default of timm changes.
+
+    Raises:
+        ArchitectureError: no such architecture, or not at this image size.
+    """
+    return dict(_network(architecture, image_size).model_args) | {
+        "img_size": image_size,
+        "in_chans": channels,
+    }
+
+
+def build_network(
+    architecture: str, image_size: int, channels: int, num_classes: int, *, device: str | None = None
+) -> nn.Module:
+    """A timm vision transformer, randomly initialised from torch's global generator.
+
+    The network expects *normalised* input (B, channels, image_size, image_size); PixelModel takes pixels.
+
+    Args:
+        architecture: key of `robustzoo.registry.catalog.ARCHITECTURES`.
+        image_size: side of the square image in pixels.
+        channels: 1 or 3.
+        num_classes: K, at least 2.
+        device: "meta" builds shapes only, without memory or initialisation; default: torch's default device.
+
+    Raises:
+        ArchitectureError: no such architecture, or not at this image size.
+    """
+    for label, value, least in (("channels", channels, 1), ("num_classes", num_classes, 2)):
+        if not isinstance(value, int) or value < least:
+            raise ArchitectureError(f"{label} is {value!r}; expected a whole number of at least {least}")
+    arguments = timm_arguments(architecture, image_size, channels)
+    with torch.device(device) if device else nullcontext():
+        return timm.create_model(timm_name(architecture, image_size), num_classes=num_classes, **arguments)
+
+
+def _network(architecture: str, image_size: int) -> Network:
+    if architecture not in ARCHITECTURES:
+        raise ArchitectureError(
+            f"unknown architecture {architecture!r}; known: {', '.join(sorted(ARCHITECTURES))}"
+        )
+    networks = ARCHITECTURES[architecture].networks
+    if image_size not in networks:
+        sizes = ", ".join(str(size) for size in sorted(networks))
+        raise ArchitectureError(
+            f"{architecture} has no network for image size {image_size!r}; known sizes: {sizes}"
+        )
+    return networks[image_size]

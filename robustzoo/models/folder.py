@@ -1,0 +1,224 @@
+"""The model folder: model.safetensors and config.json, written atomically and read strictly.
+
+timm loads the same folder by itself, `timm.create_model("local-dir:FOLDER", pretrained=True)`, as a network
+of normalised images; `read_folder` gives a PixelModel of pixels.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from timm import __version__ as timm_version
+
+from robustzoo.keyed_noise import uniform
+from robustzoo.models.architectures import build_network
+from robustzoo.models.folder_config import REFERENCE_SEED, read_config, render_config
+from robustzoo.models.pixel_model import PixelModel
+from robustzoo.models.weights_file import (
+    FolderError,
+    HashMismatch,
+    read_weights,
+    sha256_file,
+    verify_sha256,
+    weights_for_export,
+    write_weights,
+)
+
+if TYPE_CHECKING:
+    from robustzoo.registry import Recipe
+
+__all__ = ["FolderError", "HashMismatch", "read_folder", "sha256_file", "verify_sha256", "write_folder"]
+
+WEIGHTS, CONFIG, CARD, EVIDENCE = "model.safetensors", "config.json", "README.md", "evidence"
+_ATOL = 1e-3  # logits; kernels of other machines differ by about 1e-5, a wrong normalisation by far more
+_RTOL = 1e-4
+_LARGEST_CARD = 2**20  # bytes
+
+
+def write_folder(folder: str | Path, model: PixelModel, recipe: Recipe, *, overwrite: bool = False) -> str:
+    """Write `model` as a new model folder, all of it or nothing, and return the SHA-256 of model.safetensors.
+
+    Args:
+        folder: a path that does not exist or is an empty folder; with `overwrite`, also a model folder, whose
+            card and evidence are removed because they speak about other weights. A folder that already holds
+            exactly this model is left as it is.
+        model: weights on any device, float32.
+        recipe: what the weights were trained with; its architecture and normalisation must be the model's.
+
+    Raises:
+        FolderError: the folder is in use, or the weights do not belong to the recipe, or are not finite.
+    """
+    folder = Path(folder).resolve()
+    skeleton = build_network(
+        recipe.architecture, recipe.image_size, recipe.channels, recipe.num_classes, device="meta"
+    )
+    for label in ("mean", "std"):
+        found = getattr(model, label).cpu().expand(recipe.channels, 1, 1).flatten()
+        wanted = torch.tensor(getattr(recipe, label), device="cpu").expand(recipe.channels)
+        if not torch.equal(found, wanted):
+            raise FolderError(
+                f"the model's {label} is {found.tolist()}, but its recipe's is {wanted.tolist()}"
+            )
+    weights = weights_for_export(model.network.state_dict(), skeleton.state_dict())
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    staging.mkdir()
+    try:
+        write_weights(staging / WEIGHTS, weights)
+        logits = _reference_logits(_with_weights(recipe, weights), REFERENCE_SEED)
+        _write_text(staging / CONFIG, render_config(recipe, skeleton, logits.tolist()))
+        _fsync_folder(staging)
+        digest = sha256_file(staging / WEIGHTS)
+        if not _holds_the_same(folder, staging):
+            _require_replaceable(folder, overwrite)
+            _move_into_place(staging, folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return digest
+
+
+def read_folder(folder: str | Path, sha256: str | None = None, check_logits: bool = True) -> PixelModel:
+    """Load a model folder without trusting it: a float32 PixelModel on the CPU, in eval mode.
+
+    Nothing is executed, nothing outside the folder's own files is named by it, and the weights must have
+    exactly the keys, shapes and dtypes of the architecture.
+
+    Args:
+        folder: holds model.safetensors and config.json; README.md becomes `.card`.
+        sha256: expected SHA-256 of model.safetensors, compared before anything is parsed.
+        check_logits: recompute the two stored reference logits (two forward passes).
+
+    Raises:
+        HashMismatch: model.safetensors is another file.
+        FolderError: anything else wrong with the folder, in words.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FolderError(f"{folder} is not a folder; expected a model folder ({WEIGHTS} and {CONFIG})")
+    if sha256 is not None and (folder / WEIGHTS).is_file():
+        verify_sha256(
+            folder / WEIGHTS, sha256, next_step=f"replace {folder} by a fresh copy of the published folder"
+        )
+    config = read_config(folder / CONFIG)
+    recipe = config.recipe
+    skeleton = build_network(
+        recipe.architecture, recipe.image_size, recipe.channels, recipe.num_classes, device="meta"
+    )
+    with torch.inference_mode(
+        False
+    ):  # a model loaded inside someone's inference_mode() could never be attacked
+        model = _with_weights(recipe, read_weights(folder / WEIGHTS, skeleton.state_dict()))
+    if check_logits:
+        found = _reference_logits(model, config.reference_seed)
+        wanted = torch.tensor(config.reference_logits, device="cpu")
+        if not torch.allclose(found, wanted, rtol=_RTOL, atol=_ATOL):
+            raise FolderError(
+                f"{folder}: the loaded model's logits differ from the stored reference by "
+                f"{(found - wanted).abs().max().item():.3g} (allowed: {_ATOL}). Either the weights or the "
+                f"normalisation (mean {recipe.mean}, std {recipe.std}) are not those of the export, or torch "
+                f"{torch.__version__} or timm {timm_version} computes another function from them; "
+                "the published numbers would not hold. Fetch the folder again, or change the version"
+            )
+    model.name, model.recipe, model.threat_model, model.folder = (
+        recipe.name,
+        recipe,
+        recipe.threat_model,
+        folder,
+    )
+    model.card = _read_card(folder / CARD)
+    return model
+
+
+def _with_weights(recipe: Recipe, weights: dict[str, torch.Tensor]) -> PixelModel:
+    network = build_network(
+        recipe.architecture, recipe.image_size, recipe.channels, recipe.num_classes, device="meta"
+    )
+    network.load_state_dict(weights, strict=True, assign=True)
+    stray = [name for name, tensor in network.named_buffers() if tensor.is_meta]
+    if stray:
+        raise FolderError(f"{recipe.architecture} computes buffers that no file holds: {', '.join(stray)}")
+    with torch.device("cpu"):
+        return PixelModel(network, recipe.mean, recipe.std).eval()
+
+
+def _reference_logits(model: PixelModel, seed: int) -> torch.Tensor:
+    """Logits (2, K) of two images of keyed uniform noise, in float32 whatever the caller's autocast says."""
+    pixels = uniform(seed, torch.tensor([0, 1], device="cpu"), "reference", model.input_shape)
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        return model(pixels)
+
+
+def _holds_the_same(folder: Path, staging: Path) -> bool:
+    return all(
+        (folder / name).is_file() and sha256_file(folder / name) == sha256_file(staging / name)
+        for name in (WEIGHTS, CONFIG)
+    )
+
+
+def _require_replaceable(folder: Path, overwrite: bool) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise FolderError(f"{folder} exists and is not a folder; choose another path")
+    content = sorted(entry.name for entry in folder.iterdir())
+    if not content:
+        return
+    foreign = [name for name in content if name not in (WEIGHTS, CONFIG, CARD, EVIDENCE)]
+    if foreign or WEIGHTS not in content or CONFIG not in content:
+        raise FolderError(
+            f"{folder} is neither empty nor a model folder (it holds {', '.join(content[:4])}); "
+            "choose another path"
+        )
+    if not overwrite:
+        raise FolderError(
+            f"{folder} already holds another model; its card and evidence would not fit the new weights. "
+            "Choose another path, or pass overwrite=True to replace all of it"
+        )
+
+
+def _move_into_place(staging: Path, folder: Path) -> None:
+    """One rename for a new folder; for an old one two, and the old one comes back if the second fails."""
+    if not folder.exists() or not any(folder.iterdir()):
+        staging.replace(folder)
+    else:
+        old = staging.with_name(staging.name + ".old")
+        folder.replace(old)
+        try:
+            staging.replace(folder)
+        except OSError:
+            old.replace(folder)
+            raise
+        shutil.rmtree(old)
+    _fsync_folder(folder.parent)
+
+
+def _write_text(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _fsync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _read_card(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    if path.stat().st_size > _LARGEST_CARD:
+        raise FolderError(f"{path} is larger than {_LARGEST_CARD} bytes, so it is no model card")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FolderError(f"{path} is not UTF-8 text: {error}") from error

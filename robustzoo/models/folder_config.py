@@ -1,0 +1,170 @@
+"""config.json of a model folder: timm's own layout, and our block under the root key "robustzoo"."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from robustzoo.models.architectures import ArchitectureError, build_network, timm_arguments, timm_name
+from robustzoo.models.weights_file import FolderError
+
+if TYPE_CHECKING:
+    from robustzoo.registry import Recipe
+
+SCHEMA = 1
+REFERENCE_SEED = 0
+_LARGEST_CONFIG = 2**20  # bytes
+_FREE_TEXT = ("license", "description", "origin_url", "notes", "tag", "paper_name", "paper_ids")
+
+
+@dataclass(frozen=True)
+class FolderConfig:
+    """What config.json says: the recipe, and the logits (2, K) of the reference inputs of the seed."""
+
+    recipe: Recipe
+    reference_seed: int
+    reference_logits: list[list[float]]
+
+
+def timm_config(recipe: Recipe, network: nn.Module) -> dict[str, Any]:
+    """The part that timm reads. `network` may be on the meta device.
+
+    An unknown key inside `pretrained_cfg` is a TypeError in timm, and its mean and std are per channel.
+    """
+    channels, size = recipe.channels, recipe.image_size
+    arguments = timm_arguments(recipe.architecture, size, channels)
+    return {
+        "architecture": timm_name(recipe.architecture, size),
+        "num_classes": recipe.num_classes,
+        "num_features": network.num_features,
+        "global_pool": network.global_pool,
+        "model_args": arguments | {"num_classes": recipe.num_classes},
+        "pretrained_cfg": {
+            "custom_load": False,
+            "input_size": [channels, size, size],
+            "fixed_input_size": True,
+            "interpolation": "bicubic",
+            "crop_pct": 1.0 if size < 64 else network.pretrained_cfg["crop_pct"],
+            "crop_mode": "center",
+            "mean": _per_channel(recipe.mean, channels),
+            "std": _per_channel(recipe.std, channels),
+            "num_classes": recipe.num_classes,
+            "pool_size": None,
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+            "license": "apache-2.0",
+        },
+    }
+
+
+def render_config(recipe: Recipe, network: nn.Module, reference_logits: list[list[float]]) -> str:
+    """Text of config.json, the same for the same arguments."""
+    ours = {
+        "schema": SCHEMA,
+        "name": recipe.name,
+        "recipe": recipe.to_json(),
+        "recipe_digest": recipe.digest,
+        "reference": {"seed": REFERENCE_SEED, "logits": reference_logits},
+    }
+    return json.dumps(timm_config(recipe, network) | {"robustzoo": ours}, indent=2, allow_nan=False) + "\n"
+
+
+def read_config(path: Path) -> FolderConfig:
+    """Parse and check config.json: nothing in it is executed, and every value is compared with the recipe's.
+
+    Raises:
+        FolderError: absent, no JSON, no robustzoo block, a bad value, an unknown architecture, or timm's part
+            and the recipe do not describe the same network and normalisation.
+    """
+    from robustzoo.registry.recipes import Recipe, RecipeError
+
+    document = _load_json(path)
+    ours = document.get("robustzoo")
+    if not isinstance(ours, dict):
+        raise FolderError(
+            f'{path} has no "robustzoo" block, so this is no robustzoo model folder; '
+            "load other timm folders with timm.create_model and wrap them in robustzoo.models.PixelModel"
+        )
+    if ours.get("schema") != SCHEMA:
+        raise FolderError(
+            f"{path}: schema {ours.get('schema')!r}; this version reads {SCHEMA}. Update robustzoo"
+        )
+    try:
+        recipe = Recipe.from_json(ours.get("recipe"))
+    except (RecipeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FolderError(f"{path}: the recipe is invalid: {error}") from error
+    for key, found, expected in (
+        ("name", ours.get("name"), recipe.name),
+        ("recipe_digest", ours.get("recipe_digest"), recipe.digest),
+    ):
+        if found != expected:
+            raise FolderError(f"{path}: robustzoo.{key} is {found!r}, but its recipe gives {expected!r}")
+    try:
+        network = build_network(
+            recipe.architecture, recipe.image_size, recipe.channels, recipe.num_classes, device="meta"
+        )
+    except ArchitectureError as error:
+        raise FolderError(f"{path}: {error}") from error
+    _compare(path, document, timm_config(recipe, network))
+    seed, logits = _reference(path, ours.get("reference"), recipe.num_classes)
+    return FolderConfig(recipe, seed, logits)
+
+
+def _load_json(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(_LARGEST_CONFIG + 1)
+        if len(text) > _LARGEST_CONFIG:
+            raise FolderError(
+                f"{path} is larger than {_LARGEST_CONFIG} bytes, so it is no model configuration"
+            )
+        document = json.loads(text)
+    except FileNotFoundError as error:
+        raise FolderError(
+            f"{path} does not exist; a model folder holds model.safetensors and config.json"
+        ) from error
+    except FolderError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise FolderError(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise FolderError(f"{path} holds a {type(document).__name__}; expected a JSON object")
+    return document
+
+
+def _compare(path: Path, found: dict[str, Any], expected: dict[str, Any], where: str = "") -> None:
+    """Every value of timm's part must be the one that `timm_config` writes, free text excepted."""
+    surplus = set(found) - set(expected) - ({"robustzoo"} if not where else set()) - set(_FREE_TEXT)
+    if surplus:
+        raise FolderError(
+            f"{path}: unknown key {where}{min(surplus)}; known keys: {', '.join(sorted(expected))}"
+        )
+    for key, value in expected.items():
+        if key in _FREE_TEXT:
+            continue
+        if key not in found:
+            raise FolderError(f"{path}: {where}{key} is missing; expected {value!r}")
+        if isinstance(value, dict) and isinstance(found[key], dict):
+            _compare(path, found[key], value, f"{where}{key}.")
+        elif type(found[key]) is not type(value) or found[key] != value:
+            raise FolderError(f"{path}: {where}{key} is {found[key]!r}, but its recipe gives {value!r}")
+
+
+def _reference(path: Path, block: Any, num_classes: int) -> tuple[int, list[list[float]]]:
+    seed, logits = (block.get("seed"), block.get("logits")) if isinstance(block, dict) else (None, None)
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+        raise FolderError(f"{path}: robustzoo.reference.seed is {seed!r}; expected a whole number below 2^32")
+    rows = logits if isinstance(logits, list) else []
+    good = len(rows) == 2 and all(isinstance(row, list) and len(row) == num_classes for row in rows)
+    if not good or not all(type(v) is float and math.isfinite(v) for row in rows for v in row):
+        raise FolderError(f"{path}: robustzoo.reference.logits must be 2 x {num_classes} finite numbers")
+    return seed, rows
+
+
+def _per_channel(values: tuple[float, ...], channels: int) -> list[float]:
+    return [float(value) for value in (values * channels if len(values) == 1 else values)]

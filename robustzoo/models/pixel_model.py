@@ -1,0 +1,137 @@
+"""PixelModel: pixels in [0, 1] in, logits out; the normalisation lives inside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from robustzoo.models.architectures import build_network
+
+if TYPE_CHECKING:
+    from robustzoo.registry import Recipe, ThreatModel
+
+
+class PixelRangeError(ValueError):
+    """The input is not a batch of pixels in [0, 1] of the model's shape."""
+
+
+class PixelModel(nn.Module):
+    """A classifier of pixels: `logits = head(features)`, equal to `network((x - mean) / std)`.
+
+    Attacks work in pixel space, so the normalisation is part of the model and epsilon needs no rescaling.
+
+    Args:
+        network: a timm classifier of normalised images.
+        mean: per-channel mean in pixel units of [0, 1]; length 1 or C.
+        std: per-channel standard deviation, > 0; length 1 or C.
+
+    Attributes:
+        validate_pixels: check every input (True). Loops that clamp to [0, 1] themselves set it to False.
+        name, recipe, threat_model, card, folder: what the weights are and where they came from; None for a
+            model that was not loaded. `card` is the text of README.md.
+
+    Raises:
+        ValueError: mean or std has the wrong length, is not finite, or std is not positive.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.network = network
+        self.input_shape = _input_shape(network)
+        channels = self.input_shape[0] if self.input_shape else len(mean)
+        for label, values in (("mean", mean), ("std", std)):
+            if len(values) not in (1, channels):
+                raise ValueError(
+                    f"{label} has {len(values)} values; expected 1 or {channels} (one per channel)"
+                )
+            if not all(math.isfinite(value) and (label == "mean" or value > 0) for value in values):
+                raise ValueError(f"{label} is {tuple(values)}; expected finite values, and std > 0")
+            tensor = torch.tensor([float(value) for value in values], dtype=torch.float32)
+            # Not persistent: the stored weights are exactly timm's keys, the numbers live in config.json.
+            self.register_buffer(label, tensor.view(-1, 1, 1), persistent=False)
+        self.validate_pixels = True
+        self.name: str | None = None
+        self.recipe: Recipe | None = None
+        self.threat_model: ThreatModel | None = None
+        self.card: str | None = None
+        self.folder: Path | None = None
+
+    @property
+    def head(self) -> nn.Linear:
+        """The last linear layer, (d) -> (K)."""
+        return self.network.get_classifier()
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) pixels -> what `network` expects, same shape."""
+        return (x - self.mean) / self.std
+
+    def features(self, x: Tensor) -> Tensor:
+        """Penultimate features (B, d) of pixels x: (B, C, H, W) in [0, 1].
+
+        Raises:
+            PixelRangeError: see `forward`.
+        """
+        if self.validate_pixels:
+            self._check(x)
+        tokens = self.network.forward_features(self.normalise(x))
+        return self.network.forward_head(tokens, pre_logits=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, K) of pixels x: (B, C, H, W) in [0, 1].
+
+        Raises:
+            PixelRangeError: x is not floating point, has another shape, contains NaN or leaves [0, 1]
+                (only while `validate_pixels` is True).
+        """
+        return self.head(self.features(x))
+
+    def _check(self, x: Tensor) -> None:
+        if not isinstance(x, Tensor):
+            raise PixelRangeError(f"pixels are a {type(x).__name__}; expected a torch.Tensor (B, C, H, W)")
+        if not x.is_floating_point():
+            raise PixelRangeError(
+                f"pixels are {x.dtype}; expected float32 in [0, 1] (for uint8: x.float() / 255)"
+            )
+        expected = ("C", "H", "W") if self.input_shape is None else self.input_shape
+        if x.dim() != 4 or (self.input_shape is not None and tuple(x.shape[1:]) != self.input_shape):
+            sides = ", ".join(str(side) for side in expected)
+            raise PixelRangeError(f"pixels have shape {tuple(x.shape)}; expected (B, {sides})")
+        dtype = self.mean.dtype
+        if torch.promote_types(x.dtype, dtype) != dtype and not torch.is_autocast_enabled(x.device.type):
+            raise PixelRangeError(
+                f"pixels are {x.dtype} but the model computes in {dtype}; use x.to({dtype})"
+            )
+        if x.numel() == 0:
+            return
+        low, high = (bound.item() for bound in torch.aminmax(x.detach()))
+        if low >= 0 and high <= 1:  # false for NaN as well: aminmax passes it on
+            return
+        if x.isnan().any():
+            raise PixelRangeError("pixels contain NaN; expected values in [0, 1]")
+        raise PixelRangeError(
+            f"pixels lie in [{low:.4g}, {high:.4g}]; expected [0, 1]. The model normalises by itself: "
+            "pass images divided by 255 and nothing else"
+        )
+
+
+def pixel_model(recipe: Recipe) -> PixelModel:
+    """A model of `recipe` in training mode, randomly initialised from torch's global generator."""
+    network = build_network(recipe.architecture, recipe.image_size, recipe.channels, recipe.num_classes)
+    return PixelModel(network, recipe.mean, recipe.std)
+
+
+def _input_shape(network: nn.Module) -> tuple[int, int, int] | None:
+    """(C, H, W) of a transformer with a fixed image size, None where the network does not say."""
+    patches = getattr(network, "patch_embed", None)
+    size = getattr(patches, "img_size", None)
+    if size is None or not hasattr(patches, "proj"):
+        return None
+    return (patches.proj.in_channels, size[0], size[1])

@@ -1,0 +1,175 @@
+"""model.safetensors: written so that equal weights give equal bytes, read strictly, hashed before use."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+METADATA = {"format": "pt"}  # timm and transformers refuse a file whose metadata lacks it
+_LARGEST_HEADER = 8 * 2**20  # bytes; ViT-L/16 needs 30 kB
+
+
+class FolderError(ValueError):
+    """A model folder that cannot be written or must not be used."""
+
+
+class HashMismatch(ValueError):
+    """A file is not the one that was published."""
+
+
+def sha256_file(path: str | Path) -> str:
+    """SHA-256 of a file as 64 lower-case hex digits, read in blocks."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def verify_sha256(
+    path: str | Path, expected: str, *, expected_bytes: int | None = None, next_step: str = "fetch it again"
+) -> None:
+    """Return silently if the file has the expected hash.
+
+    Raises:
+        HashMismatch: with both hashes, the size found (and expected, where known) and the next step.
+    """
+    path = Path(path)
+    found, size = sha256_file(path), path.stat().st_size
+    if found == expected.lower():
+        return
+    known = f" ({expected_bytes} bytes)" if expected_bytes is not None else ""
+    raise HashMismatch(
+        f"{path} is not the published file and was not used.\n"
+        f"  expected sha256 {expected}{known}\n"
+        f"  found    sha256 {found} ({size} bytes)\n"
+        f"Next: {next_step}"
+    )
+
+
+def weights_for_export(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of `state` fit for a file: on the CPU, contiguous, storage of their own.
+
+    Args:
+        state: timm key -> tensor on any device.
+        expected: the same keys of the architecture, on any device (meta is enough).
+
+    Raises:
+        FolderError: missing or surplus keys, another shape or dtype, NaN or infinite values.
+    """
+    found = {name: (str(tensor.dtype), tuple(tensor.shape)) for name, tensor in state.items()}
+    _compare(found, expected, "cannot export these weights")
+    copies = {}
+    for name in sorted(state):
+        # clone: safetensors refuses shared storage, and a view would drag its whole base along
+        tensor = state[name].detach().to("cpu").contiguous().clone()
+        _require_finite(name, tensor, "cannot export these weights")
+        copies[name] = tensor
+    return copies
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """Save and fsync; no time stamps, so equal weights give equal bytes."""
+    # save_file would make the file private to its user (mode 0600), so the bytes are written here.
+    with path.open("wb") as stream:
+        stream.write(save(dict(sorted(weights.items())), metadata=METADATA))
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def read_weights(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a file that holds exactly the keys, shapes and dtypes of `expected`.
+
+    Everything is compared from the header, so nothing is allocated for a file that does not fit.
+
+    Raises:
+        FolderError: truncated or longer than its header says, not safetensors, keys, shapes or dtypes other
+            than the architecture's, NaN or infinite values.
+    """
+    header = _read_header(path)
+    _compare(header, expected, f"{path} does not fit its config.json")
+    weights = {}
+    try:
+        with safetensors.safe_open(path, framework="pt", device="cpu") as stream:
+            for name in expected:
+                weights[name] = stream.get_tensor(name).clone()  # a view of the mapped file otherwise
+    except safetensors.SafetensorError as error:
+        raise FolderError(f"{path} is not a valid safetensors file: {error}") from error
+    for name, tensor in weights.items():
+        _require_finite(name, tensor, f"{path} is unusable")
+    return weights
+
+
+_DTYPES = {"F64": "torch.float64", "F32": "torch.float32", "F16": "torch.float16", "BF16": "torch.bfloat16"}
+
+
+def _read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Tensor name -> (dtype, shape), after checking the file size against the header."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            text = stream.read(length) if length <= min(_LARGEST_HEADER, size - 8) else None
+    except FileNotFoundError as error:
+        raise FolderError(
+            f"{path} does not exist; a model folder holds model.safetensors and config.json"
+        ) from error
+    if text is None:
+        raise FolderError(
+            f"{path} is no complete safetensors file: {size} bytes, but its first 8 bytes announce a "
+            f"header of {length} bytes. It is truncated or of another format; fetch it again"
+        )
+    try:
+        entries = json.loads(text)
+        entries.pop("__metadata__", None)
+        header = {
+            name: (_DTYPES.get(entry["dtype"], entry["dtype"]), tuple(entry["shape"]))
+            for name, entry in entries.items()
+        }
+        end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+        complete = 8 + length + end
+        if size != complete:
+            raise FolderError(
+                f"{path} is {'truncated' if size < complete else 'too long'}: {size} bytes, but its header "
+                f"describes {complete} bytes; fetch it again"
+            )
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        if isinstance(error, FolderError):
+            raise
+        raise FolderError(f"{path} has an unreadable safetensors header ({error}); fetch it again") from error
+    return header
+
+
+def _compare(found: Mapping[str, tuple], expected: Mapping[str, Tensor], what: str) -> None:
+    missing, surplus = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    problems = []
+    if missing:
+        problems.append(f"missing tensors: {_some(missing)}")
+    if surplus:
+        problems.append(f"tensors the architecture does not have: {_some(surplus)}")
+    for name in sorted(set(found) & set(expected)):
+        dtype, shape = found[name]
+        if shape != tuple(expected[name].shape):
+            problems.append(f"{name} has shape {shape}, expected {tuple(expected[name].shape)}")
+        if dtype != str(torch.float32):
+            problems.append(f"{name} has dtype {dtype}, expected torch.float32")
+    if problems:
+        raise FolderError(f"{what}: {'; '.join(problems[:6])}{' ...' if len(problems) > 6 else ''}")
+
+
+def _require_finite(name: str, tensor: Tensor, what: str) -> None:
+    if not bool(torch.isfinite(tensor).all()):
+        bad = int((~torch.isfinite(tensor)).sum())
+        raise FolderError(f"{what}: {bad} of {tensor.numel()} values of {name} are NaN or infinite")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
