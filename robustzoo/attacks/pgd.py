@@ -1,4 +1,4 @@
-"""Projected gradient ascent (Madry et al. 2018): the inner maximisation of training and the protocol pgd-K."""
+"""Projected gradient ascent (Madry et al. 2018): training's inner maximisation and the protocol pgd-K."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from robustzoo import keyed_noise
 from robustzoo.attacks.projections import per_sample, project, random_start, steepest_step
-from robustzoo.registry import ThreatModel
+from robustzoo.registry.threat_model import ThreatModel
 
 
 def pgd(
@@ -24,10 +24,10 @@ def pgd(
 ) -> Tensor:
     """The last iterate of `steps` steepest-ascent steps on `loss`, each projected to the ball and [0, 1].
 
-    Points, steps and epsilon are float32 whatever the network runs in (bfloat16 spacing near 1 is a whole pixel
-    level); float64 images stay float64. Only the image is differentiated, so no weight gets a gradient; wrap the
-    call in `frozen(model)` to save their cost too. The loss is summed over the batch, so that a sample's step
-    does not depend on its batch.
+    Points, steps and epsilon are float32 whatever the network runs in (bfloat16 spacing near 1 is a whole
+    pixel level); float64 images stay float64. Only the image is differentiated, so no weight gets a gradient;
+    wrap the call in `frozen(model)` to save their cost too. The loss is summed over the batch, so that a
+    sample's step does not depend on its batch.
 
     Args:
         model: pixels (B, ...) to logits (B, K).

@@ -1,0 +1,208 @@
+"""Objective: a recipe turned into an inner maximisation and the terms of the loss.
+
+One training step is `attack`, one engine call on `inputs`, then `terms`:
+
+    loss = robust loss + lambda(t) * batch mean of Tr Hess  (+ gamma |theta|^2)
+
+The last term is the optimizer's coupled weight decay `Objective.weight_decay`: the gradient of
+gamma |theta|^2 is 2 gamma theta, so the update is that of the printed objective at no cost. In a TrH recipe
+gamma takes the place of `l2_reg`; they never add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from robustzoo import keyed_noise
+from robustzoo.attacks.frozen import frozen
+from robustzoo.attacks.pgd import at_least_float32, pgd, uniform_start
+from robustzoo.objectives import trace_of_hessian
+from robustzoo.objectives.losses import cross_entropy, kl_divergence, log_softmax
+
+if TYPE_CHECKING:
+    from robustzoo.registry import Recipe
+
+LOSSES = ("at", "trades")
+DEFENCES = ("trh",)
+PURPOSE = "train-attack"
+GAUSSIAN_START = 0.001  # standard deviation in pixel units; source: the TRADES release
+
+
+class ObjectiveError(ValueError):
+    """A recipe that asks for something no objective offers."""
+
+    def __init__(self, field: str, value: object, choices: tuple[str, ...]) -> None:
+        super().__init__(f"no objective for {field} {value!r}; this version offers {', '.join(choices)}")
+
+
+class Objective:
+    """AT (Madry et al. 2018) or TRADES (Zhang et al. 2019), with or without the trace of the Hessian.
+
+    Args:
+        recipe: what to train; read once, never changed.
+
+    Attributes:
+        recipe: the same.
+        needs_clean: whether the loss looks at clean images too (TRADES): `inputs` then has 2B rows.
+        weight_decay: coupled weight decay for the optimizer, 2 gamma (TrH) or 2 l2_reg (else), >= 0.
+
+    Raises:
+        ObjectiveError: a loss, defence, attack or schedule of the recipe has no objective in this version.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        _require("loss", recipe.loss, LOSSES)
+        for defence in recipe.defences:
+            _require("defence", defence, DEFENCES)
+        _require("attack_start", recipe.attack_start, ("uniform", "gaussian"))
+        _require("attack_loss", recipe.attack_loss, ("ce", "kl"))
+        self.recipe = recipe
+        self.has_trh = "trh" in recipe.defences
+        if self.has_trh:
+            _require("trh_schedule", recipe.trh_schedule, tuple(SCHEDULES))
+        self.needs_clean = recipe.loss == "trades"
+        self.weight_decay = 2.0 * (recipe.trh_gamma if self.has_trh else recipe.l2_reg)
+
+    def attack(
+        self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, epochs: Tensor, ids: Tensor
+    ) -> Tensor:
+        """The recipe's inner maximisation, in eval mode with frozen weights; the model is left as it was.
+
+        The start is keyed by (seed, sample id, epoch), so that x_adv does not depend on the order or grouping
+        of the samples, nor on resuming. TRADES' clean softmax is computed once.
+
+        Args:
+            model: pixels to logits; under DeepSpeed `engine.module`, never the engine.
+            x: (B, C, H, W) in [0, 1], after augmentation.
+            y: (B,) int64.
+            epochs: (B,) int64, the pass over the data in which each sample is drawn.
+            ids: (B,) int64 sample ids.
+
+        Returns:
+            x_adv: (B, C, H, W) float32, detached, in the ball and in [0, 1].
+        """
+        recipe = self.recipe
+        x = at_least_float32(x.detach())
+        with frozen(model):
+            return pgd(
+                model,
+                x,
+                self._attack_loss(model, x, y),
+                threat_model=recipe.threat_model,
+                steps=recipe.attack_steps,
+                step_size=recipe.attack_step_ratio * recipe.threat_model.eps / recipe.attack_steps,
+                x_start=self._start(x, seed, epochs, ids),
+            )
+
+    def inputs(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        """What the engine sees, in one call: x_adv (B, ...), or clean then adversarial rows (2B, ...)."""
+        return torch.cat((x.to(x_adv.dtype), x_adv)) if self.needs_clean else x_adv
+
+    def terms(self, features: Tensor, logits: Tensor, y: Tensor, *, step: int) -> dict[str, Tensor]:
+        """Batch means of the loss terms, scalars in float32 at least, with gradients.
+
+        Args:
+            features: penultimate features of `inputs`, (B, d) or (2B, d) with the clean rows first.
+            logits: (B, K) or (2B, K), likewise.
+            y: (B,) int64.
+            step: 0-based optimizer step t, for lambda(t).
+
+        Returns:
+            total (to minimise, without the weight decay) and robust; TRADES: clean_ce and kl, with
+            robust = clean_ce + trades_weight * kl; TrH: trace, the mean trace, and trh = lambda(t) * trace.
+
+        Raises:
+            ValueError: not as many rows as `inputs` gives.
+        """
+        rows = len(y) * (2 if self.needs_clean else 1)
+        if len(features) != rows or len(logits) != rows:
+            raise ValueError(
+                f"expected {rows} rows of features and logits for {len(y)} labels, "
+                f"got {len(features)} and {len(logits)}: run Objective.inputs through the model"
+            )
+        if self.needs_clean:
+            terms, trace = self._trades(*features.chunk(2), *logits.chunk(2), y)
+        else:
+            terms = {"robust": cross_entropy(logits, y).mean()}
+            trace = trace_of_hessian.at(features, logits) if self.has_trh else None
+        total = terms["robust"]
+        if trace is not None:
+            terms["trace"] = trace.mean()
+            terms["trh"] = self.trh_lambda(step) * terms["trace"]
+            total = total + terms["trh"]
+        return {"total": total, **terms}
+
+    def trh_lambda(self, step: int) -> float:
+        """lambda(t) at optimizer step t = `step` (0-based) of `total_steps`; 0 without TrH."""
+        if not self.has_trh:
+            return 0.0
+        return self.recipe.trh_lambda * SCHEDULES[self.recipe.trh_schedule](step, self.recipe.total_steps)
+
+    @torch.no_grad()
+    def l2_term(self, module: nn.Module) -> Tensor:
+        """gamma |theta|^2 (or l2_reg |theta|^2) over all parameters, a float32 scalar to log, no gradient."""
+        squares = [at_least_float32(parameter).square().sum() for parameter in module.parameters()]
+        return 0.5 * self.weight_decay * torch.stack(squares).sum()
+
+    def _trades(
+        self, f: Tensor, fa: Tensor, g: Tensor, ga: Tensor, y: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        recipe = self.recipe
+        log_s = log_softmax(g)
+        clean_ce = cross_entropy(g, y).mean()
+        kl = kl_divergence(log_s.detach() if recipe.kl_stop_gradient else log_s, log_softmax(ga)).mean()
+        terms = {"robust": clean_ce + recipe.trades_weight * kl, "clean_ce": clean_ce, "kl": kl}
+        if not self.has_trh:
+            return terms, None
+        return terms, trace_of_hessian.trades(
+            f, g, fa, ga, recipe.trades_weight, stop_gradient=recipe.trh_stop_gradient
+        )
+
+    def _attack_loss(self, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        if self.recipe.attack_loss == "ce":
+            return lambda logits: cross_entropy(logits, y)
+        with torch.no_grad():
+            log_s = log_softmax(model(x))
+        return lambda logits: kl_divergence(log_s, log_softmax(logits))
+
+    def _start(self, x: Tensor, seed: int, epochs: Tensor, ids: Tensor) -> Tensor:
+        if self.recipe.attack_start == "uniform":
+            return uniform_start(
+                x, self.recipe.threat_model, seed=seed, ids=ids, purpose=PURPOSE, index=epochs
+            )
+        shape = tuple(x.shape[1:])
+        return x + GAUSSIAN_START * keyed_noise.normal(
+            seed, ids, PURPOSE, shape, index=epochs, device=x.device
+        ).to(x.dtype)
+
+
+def _constant(step: int, total_steps: int) -> float:
+    return 1.0
+
+
+def _linear(step: int, total_steps: int) -> float:
+    return step / total_steps
+
+
+def _multistep(step: int, total_steps: int) -> float:
+    """0.01 before 10 % of the steps, 0.1 before 50 %, then 1; in integers, so that the edges are exact."""
+    if 10 * step < total_steps:
+        return 0.01
+    return 0.1 if 2 * step < total_steps else 1.0
+
+
+# Name -> (step, total steps) -> factor of lambda. Source: the paper's appendix on lambda schedules.
+SCHEDULES: dict[str, Callable[[int, int], float]] = {
+    "constant": _constant,
+    "linear": _linear,
+    "multistep": _multistep,
+}
+
+
+def _require(field: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ObjectiveError(field, value, choices)
