@@ -1,0 +1,109 @@
+"""What a data set of the zoo is: pixels in [0, 1] and integer labels by position, the same on every read."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+SPLITS = ("train", "holdout", "test")
+
+
+class DataError(ValueError):
+    """Data that are there but not what was expected."""
+
+
+class MissingData(FileNotFoundError):
+    """Data that are not there."""
+
+
+class ImageDataset(Dataset, ABC):
+    """Images and labels. `dataset[i]` is (x, label): x float32 (C, H, W) in [0, 1], label int in [0, K).
+
+    key: the name results carry. split: "train", "holdout" (training images kept out for choosing) or "test".
+    labels: int64 (N,), known without decoding an image. image_shape: (C, H, W). classes: K names.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        split: str,
+        labels: np.ndarray,
+        image_shape: tuple[int, int, int],
+        classes: tuple[str, ...],
+    ):
+        self.key = key
+        self.split = split
+        self.labels = labels
+        self.image_shape = image_shape
+        self.classes = classes
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        i = self._position(i)
+        return self._image(i), int(self.labels[i])
+
+    def training_item(self, i: int, seed: int, epoch: int) -> tuple[Tensor, int]:
+        """Item i as training epoch `epoch` sees it before `augment`: by default the item itself.
+
+        Data sets of larger photographs return a random crop here, keyed by (seed, epoch, i).
+        """
+        return self[i]
+
+    def _position(self, i: int) -> int:
+        if not 0 <= i < len(self):
+            raise IndexError(f"{self.key} {self.split} has items 0 to {len(self) - 1}, not {i}")
+        return int(i)
+
+    @abstractmethod
+    def _image(self, i: int) -> Tensor:
+        """Pixels of item i, float32 (C, H, W) in [0, 1]; i is a valid position."""
+
+    def __repr__(self) -> str:
+        return f"<{self.key} {self.split}: {len(self)} images {self.image_shape}, {self.num_classes} classes>"
+
+
+def decode(file, channels: int, origin: str) -> Image.Image:
+    """Read one image (a path or an open file) completely, as RGB or, for one channel, grey.
+
+    origin: how an error names the image. Raises DataError where the bytes are no image or break off.
+    """
+    try:
+        with Image.open(file) as image:
+            return image.convert("L" if channels == 1 else "RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(
+            f"{origin}: no readable image ({error}); fetch the file again or leave the image out"
+        ) from error
+
+
+def to_bytes(image: Image.Image) -> np.ndarray:
+    """uint8 (C, H, W) of a decoded image."""
+    pixels = np.asarray(image, dtype=np.uint8)
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def to_unit(pixels: np.ndarray) -> Tensor:
+    """uint8 (C, H, W) -> float32 in [0, 1], divided by 255."""
+    return torch.from_numpy(pixels).to(torch.float32).div_(255)
+
+
+def existing_root(key: str, root: str | Path | None, layout: str) -> Path:
+    """The path a loader reads from. Raises MissingData where none is given or it does not exist."""
+    if root is None:
+        raise MissingData(f"{key} needs a data folder (--data FOLDER): {layout}")
+    path = Path(root).expanduser()
+    if not path.exists():
+        raise MissingData(f"no data at {path}; expected for {key}: {layout}")
+    return path

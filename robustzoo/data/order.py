@@ -1,0 +1,51 @@
+"""The order in which training sees the images, as a function of the step and of nothing else."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def permutation(n: int, *key: int) -> np.ndarray:
+    """A random order of range(n), int64 (n,), that depends on n and the key (non-negative integers) only.
+
+    Sorts n raw 64-bit words of PCG64. NumPy promises that a bit generator's raw stream and SeedSequence never
+    change (NEP 19); it promises no such thing of `Generator.permutation`.
+    """
+    words = np.random.PCG64(np.random.SeedSequence((*key, n))).random_raw(n)
+    return np.argsort(words, kind="stable")
+
+
+class TrainingOrder:
+    """Which images make up the batch of a step: a fresh permutation of all n per epoch, without state.
+
+    Step s takes the positions s * batch_size ... (s + 1) * batch_size - 1 of the endless sequence "epoch 0,
+    epoch 1, ...", so a batch may cross the end of an epoch, no image is dropped, and a run that resumes
+    at a step needs nothing but the step. Memory: the permutations of two epochs, 8 bytes an image.
+    """
+
+    def __init__(self, n: int, batch_size: int, seed: int):
+        for name, value in (("n", n), ("batch_size", batch_size)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed must be in [0, 2^64), got {seed}")
+        self.n = n
+        self.batch_size = batch_size
+        self.seed = seed
+        self._permutation = lru_cache(maxsize=2)(lambda epoch: permutation(n, seed, epoch))
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """(epochs, ids) of the global batch of a step, counted from 0; both int64 (batch_size,), ids < n."""
+        if step < 0:
+            raise ValueError(f"step must be at least 0, got {step}")
+        positions = np.arange(step * self.batch_size, (step + 1) * self.batch_size, dtype=np.int64)
+        epochs, within = np.divmod(positions, self.n)
+        ids = np.empty_like(epochs)
+        for epoch in np.unique(epochs):
+            chosen = epochs == epoch
+            ids[chosen] = self._permutation(int(epoch))[within[chosen]]
+        return torch.from_numpy(epochs), torch.from_numpy(ids)

@@ -1,0 +1,139 @@
+"""Data that a caller brings along, made to look like a data set of the zoo."""
+
+from __future__ import annotations
+
+import numbers
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robustzoo.data.datasets import LOADERS, load_dataset
+from robustzoo.data.image_dataset import DataError, ImageDataset
+from robustzoo.data.image_folder import open_folder
+
+_FLOAT_LABELS = "labels must be integer class ids; convert them with .long()"
+
+
+class TensorSource(ImageDataset):
+    """A pair of tensors as a data set.
+
+    x: floating point (N, C, H, W) in [0, 1], N >= 1; y: integer (N,). num_classes: default max(y) + 1.
+    Raises DataError on anything else, naming what was found.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, num_classes: int | None = None, key: str = "tensors"):
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+            raise DataError(
+                f"expected two tensors (images, labels), got {type(x).__name__} and {type(y).__name__}"
+            )
+        if x.ndim != 4 or 0 in x.shape:
+            raise DataError(f"images must have shape (N, C, H, W) with no empty side, got {tuple(x.shape)}")
+        _check_pixels(x, "images")
+        if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
+            raise DataError(f"labels have dtype {y.dtype}; {_FLOAT_LABELS}")
+        if y.shape != (len(x),):
+            raise DataError(f"labels must have shape ({len(x)},), one per image, got {tuple(y.shape)}")
+        labels = y.detach().cpu().to(torch.int64).numpy().copy()
+        num_classes = int(labels.max()) + 1 if num_classes is None else num_classes
+        for i in np.flatnonzero((labels < 0) | (labels >= num_classes))[:1]:
+            raise DataError(f"label {labels[i]} of image {i} is not in 0 to {num_classes - 1}; use class ids")
+        self._x = x.detach()
+        super().__init__(key, "test", labels, tuple(x.shape[1:]), tuple(map(str, range(num_classes))))
+
+    def _image(self, i: int) -> Tensor:
+        return self._x[i].to("cpu", torch.float32, copy=True)
+
+
+class DatasetSource(ImageDataset):
+    """A torch map-style Dataset of (image, label) as a data set.
+
+    Images: floating point (C, H, W) in [0, 1], all of one shape; labels: ints, NumPy integers or integer
+    tensors with one element. num_classes: default the length of dataset.classes, else the largest label + 1.
+    Reads every item once, to have the labels and to refuse a bad item before any work is done with it.
+    Raises DataError, naming the item.
+    """
+
+    def __init__(self, dataset: Any, num_classes: int | None = None, key: str | None = None):
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or len(dataset) == 0:
+            raise DataError(
+                f"expected a Dataset with a length and items, not empty, got {type(dataset).__name__}"
+            )
+        self._dataset = dataset
+        items = [self._read(i) for i in (0,)]
+        shape = tuple(items[0][0].shape)
+        labels = np.empty(len(dataset), np.int64)
+        for i in range(len(dataset)):
+            x, labels[i] = self._read(i)
+            if x.shape != shape:
+                raise DataError(
+                    f"item {i} has shape {tuple(x.shape)}, item 0 has {shape}; bring all to one shape"
+                )
+        if num_classes is None:
+            num_classes = len(getattr(dataset, "classes", ())) or int(labels.max()) + 1
+        for i in np.flatnonzero((labels < 0) | (labels >= num_classes))[:1]:
+            raise DataError(f"label {labels[i]} of item {i} is not in 0 to {num_classes - 1}; use class ids")
+        names = tuple(map(str, getattr(dataset, "classes", ())))
+        if len(names) != num_classes:
+            names = tuple(map(str, range(num_classes)))
+        super().__init__(key or type(dataset).__name__, "test", labels, shape, names)
+
+    def _image(self, i: int) -> Tensor:
+        return self._read(i)[0]
+
+    def _read(self, i: int) -> tuple[Tensor, int]:
+        try:
+            x, label = self._dataset[i]
+        except (TypeError, ValueError) as error:
+            raise DataError(f"item {i} is no pair (image, label): {error}") from error
+        if not isinstance(x, Tensor) or x.ndim != 3:
+            found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise DataError(
+                f"the image of item {i} must be a tensor (C, H, W), got {found}; add a ToTensor transform"
+            )
+        _check_pixels(x, f"the image of item {i}")
+        if isinstance(label, Tensor) and label.numel() == 1:
+            label = label.item()
+        if not isinstance(label, numbers.Integral) or isinstance(label, bool):
+            raise DataError(f"item {i} has label {label!r} ({type(label).__name__}); {_FLOAT_LABELS}")
+        return x.detach().to("cpu", torch.float32), int(label)
+
+
+def open_data(
+    data: Any,
+    root: str | Path | None = None,
+    *,
+    num_classes: int | None = None,
+    image_size: int = 224,
+    split: str = "test",
+) -> ImageDataset:
+    """Whatever holds images and labels, as an ImageDataset.
+
+    data: a name of the catalog (files in root), a folder with one folder per class (cropped to image_size), a
+    pair of tensors (x, y), a torch Dataset, or an ImageDataset, which is returned as it is.
+    num_classes: of the model, for data that do not say. Raises DataError and MissingData.
+    """
+    if isinstance(data, ImageDataset):
+        return data
+    if isinstance(data, Path) or (isinstance(data, str) and data not in LOADERS and Path(data).is_dir()):
+        return open_folder(data, image_size)
+    if isinstance(data, str):
+        return load_dataset(data, root, split)
+    if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor):
+        return TensorSource(*data, num_classes=num_classes)
+    return DatasetSource(data, num_classes)
+
+
+def _check_pixels(x: Tensor, what: str) -> None:
+    if not x.dtype.is_floating_point:
+        raise DataError(
+            f"{what}: dtype {x.dtype}, expected floating point in [0, 1]; for bytes, divide by 255"
+        )
+    low, high = x.min().item(), x.max().item()
+    if not (low >= 0 and high <= 1):  # also false for NaN
+        raise DataError(
+            f"{what}: values from {low:.4g} to {high:.4g}, expected [0, 1]; pass pixels before normalisation "
+            "(PixelModel normalises inside)"
+        )

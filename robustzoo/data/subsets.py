@@ -1,0 +1,57 @@
+"""Which images a result is about: fixed, nested subsets and a digest of their pixels and labels."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from robustzoo.data.order import permutation
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Images of one data set. id: "all", or "n200-seed0"; indices: sorted; digest: see `pixel_digest`."""
+
+    id: str
+    indices: list[int]
+    digest: str
+    dataset: Any
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+def evaluation_subset(dataset, n: int | None = None, seed: int = 0) -> Subset:
+    """n images drawn uniformly without replacement, or all of them (n None or the size of the data set).
+
+    The draw is a prefix of a permutation keyed by (seed, size of the data set): for one seed a smaller subset
+    lies inside every larger one. Reads every chosen image once, for the digest.
+    Raises ValueError unless 1 <= n <= len(dataset) and 0 <= seed < 2^64.
+    """
+    total = len(dataset)
+    if n is not None and not 1 <= n <= total:
+        raise ValueError(f"n must be between 1 and {total} (the images there are), got {n}")
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed must be in [0, 2^64), got {seed}")
+    if n is None or n == total:
+        name, indices = "all", list(range(total))
+    else:
+        name, indices = f"n{n}-seed{seed}", sorted(permutation(total, seed)[:n].tolist())
+    return Subset(name, indices, pixel_digest(dataset, indices), dataset)
+
+
+def pixel_digest(dataset, indices: Sequence[int]) -> str:
+    """sha256 (hex) over the images in the order of `indices`, one image in memory at a time.
+
+    Per image: its pixels as little-endian float32 in (C, H, W) order, then its label as little-endian int64.
+    """
+    digest = hashlib.sha256()
+    for i in indices:
+        x, label = dataset[i]
+        digest.update(np.ascontiguousarray(x.detach().cpu().numpy(), dtype="<f4").tobytes())
+        digest.update(np.int64(label).astype("<i8").tobytes())
+    return digest.hexdigest()
