@@ -1,0 +1,210 @@
+"""Evidence: what one robustness evaluation found, image by image, as a JSON document anyone can re-check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robustzoo.cards.evidence_rules import SCHEMA_ID, EvidenceError, check_document, check_samples, count
+from robustzoo.cards.files import write_atomic
+from robustzoo.cards.statistics import Accuracy
+from robustzoo.registry.threat_model import ThreatModel
+
+__all__ = ["BrokenBy", "Evidence", "EvidenceError", "Verdict"]
+
+# What an evaluation finds; the rest of the document, `run` aside, says which evaluation it is.
+_RESULTS = {"samples", "counts", "clean_accuracy", "robust_accuracy", "passes", "witnesses"}
+
+
+@dataclass(frozen=True)
+class BrokenBy:
+    """The first success against an image: attack, target class (None: untargeted), restart, iteration."""
+
+    attack: str
+    target: int | None
+    restart: int
+    iteration: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one image. `broken_by` is None where it is robust or misclassified unattacked."""
+
+    id: int
+    label: int
+    clean_correct: bool
+    robust: bool
+    broken_by: BrokenBy | None
+    predicted: int
+
+
+@dataclass
+class Evidence:
+    """One Evidence document (`doc`, see evidence.schema.json) and the numbers that people ask it for.
+
+    The document is plain JSON. Everything that may vary between equal runs is under `run`; the rest is the
+    same bytes whenever the same evaluation is repeated on the same fingerprint.
+    """
+
+    doc: dict[str, Any]
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        model: dict[str, Any],
+        threat_model: ThreatModel | str,
+        protocol: dict[str, Any],
+        dataset: dict[str, Any],
+        seed: int,
+        micro_batch_size: int,
+        samples: Iterable[dict[str, Any]],
+        passes: dict[str, int],
+        run: dict[str, Any],
+        witnesses: dict[str, Any] | None = None,
+        precision: str = "float32",
+    ) -> Evidence:
+        """A valid document from its sections: samples get sorted by id, counts and accuracies computed.
+
+        Args:
+            samples: {"id", "label", "predicted", "robust", "broken_by"} in any order.
+            others: as in evidence.schema.json.
+
+        Raises:
+            EvidenceError: a section is malformed or contradicts another, or holds something that is not JSON
+                (a tensor, a numpy number: convert it with int() or float()).
+        """
+        threat_model = ThreatModel.parse(threat_model)
+        sections: dict[str, Any] = {
+            "schema": SCHEMA_ID,
+            "model": model,
+            "threat_model": {"norm": threat_model.norm, "epsilon": threat_model.epsilon_text},
+            "protocol": protocol,
+            "dataset": dataset,
+            "seed": seed,
+            "micro_batch_size": micro_batch_size,
+            "precision": precision,
+            "samples": list(samples),
+            "passes": passes,
+            "witnesses": witnesses,
+            "run": run,
+        }
+        # Through JSON and back: tuples become lists, and nothing of the caller's is shared.
+        doc = json.loads(_canonical(sections))
+        check_samples(doc["samples"])
+        doc["samples"].sort(key=lambda sample: sample["id"])
+        doc["counts"] = counts = count(doc["samples"])
+        doc["clean_accuracy"] = Accuracy.of(counts["clean_correct"], counts["n"]).to_json()
+        doc["robust_accuracy"] = Accuracy.of(counts["robust_correct"], counts["n"]).to_json()
+        evidence = cls(doc)
+        evidence.validate()
+        return evidence
+
+    @classmethod
+    def load(cls, path: str | Path, *, validate: bool = True) -> Evidence:
+        """Read a document.
+
+        Args:
+            validate: False skips the checks (for listings that must be quick, of files known to be good).
+
+        Raises:
+            FileNotFoundError: no such file.
+            EvidenceError: not JSON, another schema, a malformed field, or facts that contradict each other.
+        """
+        text = Path(path).read_bytes()
+        try:
+            doc = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            raise EvidenceError(
+                str(path),
+                f"not a JSON document ({error}); restore the file or run `robustzoo evaluate` again",
+            ) from error
+        evidence = cls(doc)
+        if validate:
+            evidence.validate()
+        return evidence
+
+    def save(self, path: str | Path) -> None:
+        """Validate, then write the canonical bytes atomically.
+
+        Raises:
+            EvidenceError: as `validate`; nothing is written then.
+        """
+        self.validate()
+        write_atomic(path, _canonical(self.doc))
+
+    def validate(self) -> None:
+        """Check the schema, and that counts, accuracies and order follow from the samples.
+
+        Raises:
+            EvidenceError: at the first offending field, named by its `path`.
+        """
+        check_document(self.doc)
+
+    def deterministic_bytes(self) -> bytes:
+        """The canonical bytes without `run`: equal for equal runs."""
+        return _canonical({key: value for key, value in self.doc.items() if key != "run"})
+
+    def key(self) -> dict[str, Any]:
+        """Which evaluation this is: everything but `run` and the results. Equal keys may share a journal."""
+        return {key: value for key, value in self.doc.items() if key != "run" and key not in _RESULTS}
+
+    @property
+    def clean_accuracy(self) -> Accuracy:
+        """Share of unperturbed images classified correctly."""
+        return Accuracy(**self.doc["clean_accuracy"])
+
+    @property
+    def robust_accuracy(self) -> Accuracy:
+        """Share of images that withstood the whole protocol: an upper bound on the true robust accuracy."""
+        return Accuracy(**self.doc["robust_accuracy"])
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """One verdict an image, ascending by id."""
+        return [
+            Verdict(
+                id=s["id"],
+                label=s["label"],
+                clean_correct=s["predicted"] == s["label"],
+                robust=s["robust"],
+                broken_by=None if s["broken_by"] is None else BrokenBy(**s["broken_by"]),
+                predicted=s["predicted"],
+            )
+            for s in self.doc["samples"]
+        ]
+
+    @property
+    def threat_model(self) -> ThreatModel:
+        return ThreatModel.parse(f"{self.doc['threat_model']['norm']}:{self.doc['threat_model']['epsilon']}")
+
+    @property
+    def seed(self) -> int:
+        return self.doc["seed"]
+
+    @property
+    def file_name(self) -> str:
+        """Conventional name within `evidence/`: `<protocol>.<subset>.json`."""
+        return f"{self.doc['protocol']['name']}.{self.doc['dataset']['subset']}.json"
+
+
+def _canonical(doc: dict[str, Any]) -> bytes:
+    """Sorted keys, one space of indent, a final newline; ASCII, so that no editor changes it."""
+    try:
+        return (json.dumps(doc, sort_keys=True, indent=1, allow_nan=False) + "\n").encode("ascii")
+    except (TypeError, ValueError) as error:
+        raise EvidenceError("the top level", f"not JSON: {error}") from error
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError(f"a key is repeated among {sorted(key for key, _ in pairs)}")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,161 @@
+"""What makes an Evidence document valid: its JSON schema, and facts that must follow from each other."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from importlib.resources import files
+from typing import Any
+
+from robustzoo.cards.statistics import Accuracy
+from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
+
+SCHEMA_ID = "robustzoo.evidence/1"
+# Bounds are written with 9 decimals; older releases of scipy are good to fewer.
+_BOUND_TOLERANCE = 1e-7
+
+
+class EvidenceError(ValueError):
+    """Evidence that cannot be trusted. `path` names the offending field, for example `samples[3].robust`."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"evidence is invalid at {path}: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+def check_document(doc: Any) -> None:
+    """Raise EvidenceError at the first field that is malformed or contradicts another."""
+    if isinstance(doc, dict) and doc.get("schema", SCHEMA_ID) != SCHEMA_ID:
+        raise EvidenceError(
+            "schema",
+            f"{doc['schema']!r} is not {SCHEMA_ID!r}, the one this version reads; "
+            "update robustzoo, or evaluate again with `robustzoo evaluate`",
+        )
+    _check_schema(doc, schema(), ())
+    for path, problem in _contradictions(doc):
+        raise EvidenceError(path, problem)
+
+
+def check_samples(samples: Any) -> None:
+    """Raise EvidenceError where the `samples` section alone is malformed; its facts are not compared."""
+    _check_schema(samples, schema()["properties"]["samples"], ("samples",))
+
+
+@functools.cache
+def schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12), read from the package data."""
+    return json.loads(files("robustzoo.cards").joinpath("evidence.schema.json").read_text(encoding="utf-8"))
+
+
+def _check_schema(value: Any, rules: dict[str, Any], where: tuple[str, ...]) -> None:
+    for error in _validator()(rules).iter_errors(value):
+        raise EvidenceError(_path([*where, *error.absolute_path]), _shortened(error.message))
+
+
+@functools.cache
+def _validator() -> Any:
+    """The class of validators: draft 2020-12, with integers that are written as integers."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
+
+    # JSON Schema calls 3.0 an integer. Counts and ids written that way would not be the canonical bytes.
+    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    return extend(Draft202012Validator, type_checker=types)
+
+
+def _path(parts: Iterable[str | int]) -> str:
+    text = ""
+    for part in parts:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".") or "the top level"
+
+
+def _shortened(message: str, limit: int = 300) -> str:
+    return message if len(message) <= limit else f"{message[: limit // 2]} ... {message[-limit // 2 :]}"
+
+
+def _contradictions(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(field, problem) for each fact that does not follow from the others; `doc` fits the schema."""
+    yield from _threat_model(doc["threat_model"])
+    yield from _order("dataset.indices", doc["dataset"]["indices"])
+    ids = [sample["id"] for sample in doc["samples"]]
+    yield from _order("samples", ids)
+    if ids != doc["dataset"]["indices"]:
+        odd = sorted(set(ids) ^ set(doc["dataset"]["indices"]))[:5]
+        yield "samples", f"sample ids differ from dataset.indices; not in both: {odd}"
+    for i, sample in enumerate(doc["samples"]):
+        for field, problem in _sample(sample, doc["dataset"]["num_classes"]):
+            yield f"samples[{i}].{field}", f"{problem} (id {sample['id']})"
+    yield from _totals(doc)
+    if doc["witnesses"] is not None:
+        broken = sum(doc["counts"]["broken_by"].values())
+        if doc["witnesses"]["count"] > broken:
+            yield "witnesses.count", f"{doc['witnesses']['count']} witnesses for {broken} broken samples"
+
+
+def _threat_model(stated: dict[str, str]) -> Iterator[tuple[str, str]]:
+    try:
+        parsed = ThreatModel.parse(f"{stated['norm']}:{stated['epsilon']}")
+    except ThreatModelError as error:
+        yield "threat_model", str(error)
+        return
+    if parsed.epsilon_text != stated["epsilon"]:
+        yield "threat_model.epsilon", f"{stated['epsilon']!r} must be written {parsed.epsilon_text!r}"
+
+
+def _order(field: str, ids: list[int]) -> Iterator[tuple[str, str]]:
+    for i, (left, right) in enumerate(itertools.pairwise(ids)):
+        if left >= right:
+            yield f"{field}[{i + 1}]", f"ids must ascend without repeats, got {right} after {left}"
+
+
+def _sample(sample: dict[str, Any], num_classes: int) -> Iterator[tuple[str, str]]:
+    label, predicted, broken_by = sample["label"], sample["predicted"], sample["broken_by"]
+    for field in ("label", "predicted"):
+        if sample[field] >= num_classes:
+            yield field, f"class {sample[field]} of {num_classes} classes, expected 0..{num_classes - 1}"
+    if sample["robust"] and label != predicted:
+        yield "robust", f"robust, yet the clean image is misclassified ({predicted}, label {label})"
+    if sample["robust"] and broken_by is not None:
+        yield "broken_by", f"robust, yet broken by {broken_by['attack']}"
+    if not sample["robust"] and label == predicted and broken_by is None:
+        yield "broken_by", "correct on the clean image and not robust, yet nothing broke it"
+    if broken_by is not None:
+        if label != predicted:
+            yield "broken_by", "misclassified without any attack, so nothing can have broken it"
+        target = broken_by["target"]
+        if target is not None and (target >= num_classes or target == label):
+            yield (
+                "broken_by.target",
+                f"target {target} must be another class than {label} among {num_classes}",
+            )
+
+
+def _totals(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    counted, counts = count(doc["samples"]), doc["counts"]
+    for field, value in counted.items():
+        if counts[field] != value:
+            yield f"counts.{field}", f"{counts[field]} stated, the samples give {value}"
+    for field, key in (("clean_accuracy", "clean_correct"), ("robust_accuracy", "robust_correct")):
+        expected, stated = Accuracy.of(counts[key], counts["n"]).to_json(), doc[field]
+        for part in ("correct", "n", "value", "low", "high"):
+            tolerance = _BOUND_TOLERANCE if part in ("low", "high") else 0.0
+            # Written as "not within" so that NaN is caught too.
+            if not abs(stated[part] - expected[part]) <= tolerance:
+                yield f"{field}.{part}", f"{stated[part]} stated, the counts give {expected[part]}"
+
+
+def count(samples: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The `counts` section that the samples give."""
+    samples = list(samples)
+    broken = Counter(s["broken_by"]["attack"] for s in samples if s["broken_by"] is not None)
+    return {
+        "n": len(samples),
+        "clean_correct": sum(s["predicted"] == s["label"] for s in samples),
+        "robust_correct": sum(s["robust"] for s in samples),
+        "broken_by": dict(sorted(broken.items())),
+    }
