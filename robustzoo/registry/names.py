@@ -1,0 +1,144 @@
+"""The grammar of model names, `architecture.dataset_threat.method`: strict, total, and helpful when wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES, IncompatibleName, all_names
+from robustzoo.registry.threat_model import NORMS
+
+__all__ = ["IncompatibleName", "ModelName", "UnknownName", "did_you_mean", "parse", "suggest"]
+
+_LOSS = re.compile(r"(?P<loss>[a-z]+)(?P<weight>[0-9][0-9.]*)?", re.ASCII)
+# One spelling per number: no leading zeros, no trailing zeros after the point.
+_WEIGHT = re.compile(r"[1-9][0-9]{0,5}|(?:0|[1-9][0-9]{0,5})\.[0-9]{0,5}[1-9]", re.ASCII)
+
+
+class UnknownName(KeyError):
+    """A text that is no model name; its message names the wrong part and the nearest right names."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""  # KeyError would print the repr
+
+
+@dataclass(frozen=True)
+class ModelName:
+    """A parsed name: `str(parse(text)) == text`.
+
+    Attributes:
+        loss_weight: the loss's weight where the name changes it ("1" in `trades1_trh`), else None.
+        modifiers: defences in the catalog's order; () is `base`.
+    """
+
+    architecture: str
+    dataset: str
+    norm: str
+    loss: str
+    loss_weight: str | None
+    modifiers: tuple[str, ...]
+
+    @property
+    def method(self) -> str:
+        """The last part of the name, such as `trades_trh`."""
+        return "_".join([f"{self.loss}{self.loss_weight or ''}", *(self.modifiers or ("base",))])
+
+    def __str__(self) -> str:
+        return f"{self.architecture}.{self.dataset}_{self.norm}.{self.method}"
+
+
+def suggest(text: str, choices: Iterable[str], n: int = 3) -> list[str]:
+    """The up to `n` choices nearest to `text`, best first; none where nothing is near."""
+    from difflib import get_close_matches
+
+    by_lower = {choice.lower(): choice for choice in choices}
+    return [by_lower[match] for match in get_close_matches(text.lower()[:200], by_lower, n=n, cutoff=0.5)]
+
+
+def did_you_mean(text: str, choices: Iterable[str], n: int = 3) -> str:
+    """` Did you mean a, b?` with the nearest choices, or an empty text."""
+    near = suggest(text, choices, n)
+    return f" Did you mean {', '.join(near)}?" if near else ""
+
+
+def parse(text: str) -> ModelName:
+    """Read a model name. Grammatical names may still be incompatible: see `catalog.check_compatible`.
+
+    Raises:
+        UnknownName: with what is wrong in which part, and the nearest right names.
+    """
+    if not isinstance(text, str):
+        raise UnknownName(f"{text!r} ({type(text).__name__}) is not a model name: expected text")
+    parts = text.split(".", 2)  # a weight such as trades0.5 keeps its point
+    if len(parts) != 3:
+        raise _unknown(
+            text, "expected architecture.dataset_threat.method, such as vit_b16.imagenet_linf.at_base"
+        )
+    architecture, dataset_threat, method = parts
+    if architecture not in ARCHITECTURES:
+        raise _unknown(text, _not_in("architecture", architecture, ARCHITECTURES))
+    dataset, _, norm = dataset_threat.rpartition("_")
+    if not dataset:
+        raise _unknown(text, f"{dataset_threat!r} is not dataset_threat, such as imagenet_linf")
+    if dataset not in DATASETS:
+        raise _unknown(text, _not_in("dataset", dataset, DATASETS))
+    if norm not in NORMS:
+        raise _unknown(text, _not_in("norm", norm, NORMS))
+    loss, weight, modifiers = _parse_method(text, method)
+    return ModelName(architecture, dataset, norm, loss, weight, modifiers)
+
+
+def _parse_method(text: str, method: str) -> tuple[str, str | None, tuple[str, ...]]:
+    head, *modifiers = method.split("_")
+    match = _LOSS.fullmatch(head)
+    if match is None or match["loss"] not in LOSSES:
+        raise _unknown(text, _not_in("loss", head, LOSSES))
+    loss, weight = match["loss"], match["weight"]
+    if weight is not None:
+        default = LOSSES[loss].default_weight
+        if default is None:
+            raise _unknown(text, f"{loss} has no weight, so no number may follow it")
+        if weight == default:
+            raise _unknown(
+                text, f"{weight} is the weight of {loss} anyway, so it is written without the number"
+            )
+        if not _WEIGHT.fullmatch(weight):
+            raise _unknown(
+                text, f"{weight!r} is not a weight: a positive number without needless zeros, such as 0.5"
+            )
+    if not modifiers:
+        raise _unknown(text, f"a bare {head!r} is ambiguous: without a modifier it is {head}_base")
+    if modifiers == ["base"]:
+        return loss, weight, ()
+    for modifier in modifiers:
+        if modifier == "base":
+            raise _unknown(text, "base means no modifier, so it cannot stand beside one")
+        if modifier not in DEFENCES:
+            raise _unknown(text, _not_in("modifier", modifier, ["base", *DEFENCES]))
+    slots = [DEFENCES[modifier].slot for modifier in modifiers]
+    if len(set(modifiers)) < len(modifiers):
+        raise _unknown(text, "a modifier is repeated")
+    if len(set(slots)) < len(slots):
+        raise _unknown(text, "trh and s2o exclude each other")
+    if slots != sorted(slots):
+        ordered = "_".join([head, *sorted(modifiers, key=lambda key: DEFENCES[key].slot)])
+        raise _unknown(text, f"modifiers have one order: {ordered}")
+    return loss, weight, tuple(modifiers)
+
+
+def _not_in(noun: str, value: str, known: Iterable[str]) -> str:
+    return f"unknown {noun} {value[:80]!r} (known: {', '.join(known)})"
+
+
+def _unknown(text: str, problem: str) -> UnknownName:
+    if "+" in text:
+        problem = (
+            "a changed recipe cannot be rebuilt from its name: pass its JSON file, or the name with --set"
+        )
+        text = text.partition("+")[0]
+    names = all_names()
+    near = did_you_mean(text, names)
+    return UnknownName(
+        f"{text[:120]!r} is not a model name: {problem}.{near} `robustzoo ls` lists all {len(names)} names."
+    )

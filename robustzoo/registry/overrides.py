@@ -1,0 +1,92 @@
+"""Changes to a recipe: `KEY=VALUE` texts, and typed, range-checked values with an honest source."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from robustzoo.registry.catalog import DATASETS
+from robustzoo.registry.fields import FIELDS, RecipeError, read_value, unknown_field, write_value
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
+    """Read `--set KEY=VALUE` texts.
+
+    Raises:
+        RecipeError: a text without "=", an unknown key, or a key set twice.
+    """
+    changes: dict[str, str] = {}
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key or not value.strip():
+            raise RecipeError(f"--set {text!r} is not KEY=VALUE: write for example --set total_steps=100")
+        _check_key(key)
+        if key in changes:
+            raise RecipeError(f"--set {key} is given twice ({changes[key]!r} and {value!r}): keep one")
+        changes[key] = value.strip()
+    return changes
+
+
+def apply_overrides(
+    values: Mapping[str, Any],
+    sources: Mapping[str, str],
+    changes: Mapping[str, object],
+    origin: str,
+    notes: Mapping[str, str] | None = None,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """New values and sources with `changes` made; a value that stays equal keeps its source.
+
+    Args:
+        changes: field -> typed value or text; `epochs` (a positive number) sets total_steps.
+        origin: how the changes came about, for the source of each changed value.
+        notes: sources given with the changes; used where they differ from the present source.
+
+    Raises:
+        RecipeError: an unknown key, a value that is not allowed, or a field that the name fixes.
+    """
+    new_values, new_sources = dict(values), dict(sources)
+    typed = {key: read_value(key, value) for key, value in changes.items() if _check_key(key) != "epochs"}
+    if "epochs" in changes:
+        if "total_steps" in changes:
+            raise RecipeError("epochs and total_steps both set the training length: give one of them")
+        batch_size = typed.get("batch_size", values["batch_size"])
+        typed["total_steps"] = _steps(changes["epochs"], DATASETS[values["dataset"]].train_size, batch_size)
+    for key, value in typed.items():
+        if value == values[key]:
+            continue
+        if FIELDS[key].fixed:
+            raise RecipeError(
+                f"{key}: {write_value(value)!r} differs from {write_value(values[key])!r}, which the model's "
+                f"name fixes: choose another name (`robustzoo ls`)"
+            )
+        new_values[key] = value
+        note = (notes or {}).get(key)
+        was = f"{origin} (was {write_value(values[key])}; {sources[key]})"
+        new_sources[key] = note if note and note != sources[key] else was
+    return new_values, new_sources
+
+
+def _check_key(key: str) -> str:
+    if key == "epsilon":
+        raise RecipeError(
+            "unknown key 'epsilon': the radius is part of threat_model, such as threat_model=linf:4/255"
+        )
+    if key != "epochs" and key not in FIELDS:
+        raise unknown_field(key, "to set", {**FIELDS, "epochs": None})
+    return key
+
+
+def _steps(epochs: object, train_size: int, batch_size: int) -> int:
+    try:
+        number = (
+            float(epochs) if isinstance(epochs, (int, float, str)) and not isinstance(epochs, bool) else 0.0
+        )
+    except (ValueError, OverflowError):
+        number = 0.0
+    if not (math.isfinite(number) and number > 0):
+        raise RecipeError(
+            f"epochs: {epochs!r} is not allowed: expected a number above 0; set it with epochs=VALUE"
+        )
+    return math.ceil(number * train_size / batch_size)

@@ -1,0 +1,249 @@
+"""Recipe: everything that decides a trained model, flat and frozen, each value with its source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from robustzoo.registry.catalog import DATASETS, check_compatible
+from robustzoo.registry.composition import compose
+from robustzoo.registry.fields import (
+    FIELDS,
+    RecipeError,
+    check_together,
+    read_value,
+    unknown_field,
+    write_value,
+)
+from robustzoo.registry.names import parse
+from robustzoo.registry.overrides import apply_overrides
+from robustzoo.registry.threat_model import ThreatModel
+
+__all__ = ["Recipe", "RecipeError", "recipe"]
+
+SCHEMA = "robustzoo.recipe/1"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The training of one model. `fields.FIELDS` gives the meaning, unit and range of every value.
+
+    Attributes:
+        name: registry name, or for a changed recipe `<base_name>+<first 8 digits of its digest>`.
+        base_name: the registry name it is, or was changed from.
+        init: "random" or "timm:TAG@REVISION".
+        l2_reg, trh_gamma: coefficient of |theta|^2 over all parameters without and with TrH; never both.
+        sources: field -> where its value comes from; in neither equality nor the digest.
+
+    Raises:
+        RecipeError: a value outside its range, values that contradict each other, or a value without source.
+    """
+
+    name: str
+    base_name: str
+    architecture: str
+    dataset: str
+    threat_model: ThreatModel
+    loss: str
+    defences: tuple[str, ...]
+    image_size: int
+    channels: int
+    num_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    init: str
+    total_steps: int
+    batch_size: int
+    warmup_steps: int
+    optimizer: str
+    base_lr: float
+    momentum: float
+    lr_schedule: str
+    l2_reg: float
+    gradient_clipping: float
+    augmentation: str
+    brightness: float
+    attack_steps: int
+    attack_step_ratio: float
+    attack_start: str
+    attack_loss: str
+    trades_weight: float | None
+    kl_stop_gradient: bool
+    trh_lambda: float | None
+    trh_schedule: str | None
+    trh_gamma: float | None
+    trh_stop_gradient: bool
+    sources: Mapping[str, str] = field(compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for key in FIELDS:
+            object.__setattr__(self, key, read_value(key, getattr(self, key)))
+        check_together(self.science)
+        missing = [key for key in FIELDS if not self.sources.get(key)]
+        if missing:
+            raise RecipeError(f"no source for {', '.join(missing)}: every value says where it comes from")
+        if self.name not in (self.base_name, changed_name(self.base_name, self.digest)):
+            raise RecipeError(
+                f"name {self.name!r} is neither {self.base_name!r} nor that of these values, "
+                f"{changed_name(self.base_name, self.digest)!r}: take the latter"
+            )
+
+    @property
+    def science(self) -> dict[str, Any]:
+        """Every value that decides the training, by field; no name and no sources."""
+        return {key: getattr(self, key) for key in FIELDS}
+
+    @property
+    def digest(self) -> str:
+        """sha256, as 64 hex digits, of the canonical JSON of the science fields."""
+        return science_digest(self.science)
+
+    def to_json(self) -> dict[str, Any]:
+        """A document for `json.dumps`; `from_json` gives the same recipe."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "base_name": self.base_name,
+            **{key: write_value(value) for key, value in self.science.items()},
+            "sources": {key: self.sources[key] for key in FIELDS},
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Recipe:
+        """Read a whole document of `to_json`.
+
+        Raises:
+            RecipeError: an unknown or missing key, another schema, or a value that is not allowed.
+        """
+        check_keys(document)
+        missing = [key for key in ("schema", "name", "base_name", *FIELDS, "sources") if key not in document]
+        if missing:
+            raise RecipeError(
+                f"the recipe lacks {', '.join(missing)}: write it with `robustzoo recipe NAME --json`"
+            )
+        return cls(**{key: value for key, value in document.items() if key != "schema"})
+
+    def cost(self) -> dict[str, Any]:
+        """What training costs, in network passes: F forward, B backward to the input, T training step.
+
+        `forward_equivalents` counts B as one F and T as three. Derivation: n (F + B) + T for AT with n steps;
+        F + n (F + B) + 2 T for TRADES, which forwards the clean image once for the attack and trains on both.
+        """
+        trades = self.loss == "trades"
+        forwards, backwards, trainings = self.attack_steps + trades, self.attack_steps, 1 + trades
+        images = self.total_steps * self.batch_size
+        return {
+            "passes_per_step": f"{'F + ' if trades else ''}{backwards} (F + B) + {'2 T' if trades else 'T'}",
+            "forward": forwards,
+            "input_backward": backwards,
+            "training": trainings,
+            "forward_equivalents": forwards + backwards + 3 * trainings,
+            "steps": self.total_steps,
+            "images_seen": images,
+            "epochs": round(images / DATASETS[self.dataset].train_size, 2),
+        }
+
+
+def science_digest(science: Mapping[str, Any]) -> str:
+    """sha256 hex of the science fields as JSON with sorted keys and no spaces."""
+    document = {key: write_value(value) for key, value in science.items()}
+    return sha256(
+        json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    ).hexdigest()
+
+
+def changed_name(base_name: str, digest: str) -> str:
+    """The name of a recipe that differs from the registry's."""
+    return f"{base_name}+{digest[:8]}"
+
+
+def check_keys(document: Mapping[str, Any]) -> None:
+    """Refuse a recipe document with unknown keys, another schema, or sources that are not texts of fields.
+
+    Raises:
+        RecipeError: naming the key, and the nearest right one.
+    """
+    if not isinstance(document, Mapping):
+        raise RecipeError(
+            f"a recipe is a JSON object, not {type(document).__name__}: see `robustzoo recipe NAME --json`"
+        )
+    known = dict.fromkeys(("schema", "name", "base_name", *FIELDS, "sources"))
+    for key in document:
+        if key not in known:
+            raise unknown_field(key, "in the recipe", known)
+    if document.get("schema", SCHEMA) != SCHEMA:
+        raise RecipeError(
+            f"schema {document['schema']!r} is not {SCHEMA!r}: made by another version of robustzoo?"
+        )
+    for key in ("name", "base_name"):
+        if not isinstance(document.get(key, ""), str):
+            raise RecipeError(f"{key}: {document[key]!r} is not a text: expected a model name")
+    sources = document.get("sources", {})
+    if not isinstance(sources, Mapping) or not all(isinstance(text, str) for text in sources.values()):
+        raise RecipeError("sources must be an object of field -> text")
+    for key in sources:
+        if key not in FIELDS:
+            raise unknown_field(key, "in sources")
+
+
+def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = None) -> Recipe:
+    """The recipe of a registry name or of a JSON file, with changes.
+
+    Args:
+        name: registry name, or the path of a `.json` file: `base_name` and the values that differ from its
+            recipe; a whole document of `to_json` is such a file.
+        overrides: field -> value, typed or as command-line text ("none": no value); `epochs` sets total_steps.
+
+    Returns:
+        The registry's recipe where nothing differs; otherwise one whose name ends in `+` and its digest.
+
+    Raises:
+        UnknownName, IncompatibleName: `name`, or the file's base_name, has no recipe.
+        RecipeError: an unknown key or a value that is not allowed, in the file or in `overrides`.
+    """
+    if isinstance(name, PathLike) or (isinstance(name, str) and name.endswith(".json")):
+        base_name, changes, notes = _read_file(Path(name))
+    else:
+        base_name, changes, notes = name, {}, {}
+    parsed = parse(base_name)
+    check_compatible(parsed)
+    values, sources = compose(parsed)
+    original = science_digest(values)
+    values, sources = apply_overrides(values, sources, changes, "the recipe file", notes)
+    values, sources = apply_overrides(values, sources, overrides or {}, "set by hand")
+    digest = science_digest(values)
+    full_name = base_name if digest == original else changed_name(base_name, digest)
+    return Recipe(name=full_name, base_name=base_name, sources=sources, **values)
+
+
+def _read_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
+    """base_name, values and sources of a recipe file."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+    except FileNotFoundError as error:
+        raise RecipeError(
+            f"no recipe file {str(path)!r}: make one with `robustzoo recipe NAME --json`"
+        ) from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise RecipeError(f"cannot read the recipe file {str(path)!r}: {error}") from error
+    try:
+        check_keys(document)
+        if "base_name" not in document:
+            raise RecipeError("base_name is missing: name the registry recipe that the file changes")
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from error
+    changes = {key: value for key, value in document.items() if key in FIELDS}
+    return document["base_name"], changes, dict(document.get("sources", {}))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise RecipeError(f"the recipe file repeats {sorted({k for k in keys if keys.count(k) > 1})}")
+    return document

@@ -1,0 +1,94 @@
+"""ThreatModel: what the adversary may do, a norm and an exact radius in pixel units of [0, 1]."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+NORMS = ("linf", "l2", "l1")
+_EPSILON = re.compile(r"(?P<numerator>\d{1,12}(?:\.\d{1,12})?)(?:/(?P<denominator>\d{1,12}))?", re.ASCII)
+_FORMS = "expected NORM:EPSILON such as linf:8/255, linf:0.1 or l2:3"
+
+
+class ThreatModelError(ValueError):
+    """A text or a value that is not a threat model."""
+
+
+@dataclass(frozen=True)
+class ThreatModel:
+    """All perturbations of at most `epsilon` in `norm` that keep every pixel in [0, 1]. Equality is exact.
+
+    Attributes:
+        norm: "linf", "l2" or "l1".
+        epsilon: radius > 0 in pixel units of [0, 1], as an exact fraction; at most 1 for linf, where a larger
+            ball holds every image.
+
+    Raises:
+        ThreatModelError: another norm, or a radius that is not an exact number in that range.
+    """
+
+    norm: str
+    epsilon: Fraction
+
+    def __post_init__(self) -> None:
+        if self.norm not in NORMS:
+            raise ThreatModelError(f"unknown norm {self.norm!r}: expected one of {', '.join(NORMS)}")
+        if isinstance(self.epsilon, bool) or not isinstance(self.epsilon, (int, Fraction)):
+            raise ThreatModelError(
+                f"epsilon {self.epsilon!r} is not exact: pass a Fraction, or text to ThreatModel.parse"
+            )
+        object.__setattr__(self, "epsilon", Fraction(self.epsilon))
+        if self.epsilon <= 0:
+            raise ThreatModelError(f"epsilon {self.epsilon} must be greater than 0")
+        if self.norm == "linf" and self.epsilon > 1:
+            hint = f"; did you mean linf:{self.epsilon}/255?" if self.epsilon.denominator == 1 else ""
+            raise ThreatModelError(
+                f"epsilon {self.epsilon} for linf is above 1, but pixels lie in [0, 1]{hint}"
+            )
+
+    @classmethod
+    def parse(cls, text: str | ThreatModel) -> ThreatModel:
+        """Read `linf:8/255`, `linf:0.1` or `l2:3.0`; the norm's case does not matter. Exact: 0.1 is 1/10.
+
+        Raises:
+            ThreatModelError: anything else, naming the text and the forms that work.
+        """
+        if isinstance(text, cls):
+            return text
+        if not isinstance(text, str):
+            raise ThreatModelError(f"{text!r} ({type(text).__name__}) is not a threat model: {_FORMS}")
+        norm, colon, radius = text.strip().partition(":")
+        if not colon:
+            raise ThreatModelError(f"{text!r} is not a threat model: {_FORMS}")
+        match = _EPSILON.fullmatch(radius)
+        if match is None:
+            raise ThreatModelError(f"epsilon {radius!r} in {text!r} is not a positive number: {_FORMS}")
+        denominator = Fraction(match["denominator"] or 1)
+        if denominator == 0:
+            raise ThreatModelError(f"epsilon {radius!r} in {text!r} divides by zero: {_FORMS}")
+        return cls(norm.lower(), Fraction(match["numerator"]) / denominator)
+
+    @property
+    def epsilon_text(self) -> str:
+        """The one text of this radius: "8/255", "3/255", "1/10", "3"; in 255ths where no decimal is exact."""
+        levels = 255 * self.epsilon
+        if levels.denominator == 1 and not _has_finite_decimal(self.epsilon):
+            return f"{levels.numerator}/255"
+        return str(self.epsilon)
+
+    @property
+    def eps(self) -> float:
+        """The radius as the nearest float, for computing."""
+        return float(self.epsilon)
+
+    def __str__(self) -> str:
+        return f"{self.norm}:{self.epsilon_text}"
+
+
+def _has_finite_decimal(value: Fraction) -> bool:
+    rest = value.denominator
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    return rest == 1
