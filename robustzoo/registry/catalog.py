@@ -68,7 +68,7 @@ class DatasetSpec:
 
 @dataclass(frozen=True)
 class Loss:
-    """A robust training loss. `default_weight`: its text, where the loss has a weight that a name may change."""
+    """A robust training loss. `default_weight`: its text, where the loss has one that a name may change."""
 
     key: str
     title: str
@@ -208,7 +208,7 @@ THREATS: dict[tuple[str, str], ThreatModel] = {
     ("imagenet", "l2"): ThreatModel.parse("l2:3"),
 }
 THREAT_SOURCES: dict[str, str] = {
-    "digits": "ours: 1/10, near a tenth of the pixel range",
+    "digits": "ours: a tenth of the pixel range",
     "cifar10jpg": "section 4.1 (CIFAR-10)",
     "cifar10": "section 4.1",
     "cifar100": "section 4.1",

@@ -132,13 +132,11 @@ def _not_in(noun: str, value: str, known: Iterable[str]) -> str:
 
 
 def _unknown(text: str, problem: str) -> UnknownName:
-    if "+" in text:
-        problem = (
-            "a changed recipe cannot be rebuilt from its name: pass its JSON file, or the name with --set"
-        )
-        text = text.partition("+")[0]
+    name, changed, _ = text.partition("+")
+    if changed:
+        problem = "a changed recipe is not rebuilt from its name: pass its JSON file, or the name with --set"
     names = all_names()
-    near = did_you_mean(text, names)
+    near = did_you_mean(name, names)
     return UnknownName(
         f"{text[:120]!r} is not a model name: {problem}.{near} `robustzoo ls` lists all {len(names)} names."
     )
