@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'robustzoo' has no attribute {name!r}; public names: {', '.join(__all__)}")
+        raise AttributeError(
+            f"module 'robustzoo' has no attribute {name!r}; public names: {', '.join(__all__)}"
+        )
     value = getattr(importlib.import_module(_PUBLIC[name]), name)
     globals()[name] = value
     return value

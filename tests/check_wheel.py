@@ -1,4 +1,4 @@
-"""Run by `make wheel` in a clean environment: the installed wheel carries its data and serves every bundled model."""
+"""Run by `make wheel` in a clean environment: the wheel carries its data and serves every bundled model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house rules that a machine can hold: arrows downwards, one outside library one room, files of readable size."""
+"""The house rules that a machine can hold: arrows downwards, one library one room, files of readable size."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def test_the_tree_is_the_one_described():
     assert rooms == set(ALLOWED)
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if p.name != "__init__.py" or p.parent != PACKAGE], ids=str)
+@pytest.mark.parametrize(
+    "path", [p for p in SOURCES if p.name != "__init__.py" or p.parent != PACKAGE], ids=str
+)
 def test_arrows_point_downwards(path):
     room = room_of(path)
     for module in imported_modules(path):

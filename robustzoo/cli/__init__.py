@@ -1,4 +1,4 @@
-"""The command `robustzoo`: each subcommand is one function in this folder, imported only when it is called."""
+"""The command `robustzoo`: each subcommand is a function in this folder, imported when it is called."""
 
 from __future__ import annotations
 

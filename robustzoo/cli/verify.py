@@ -11,20 +11,29 @@ import click
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@click.option("--all", "every", is_flag=True, help="Every published model (also the default without a MODEL).")
+@click.option(
+    "--all", "every", is_flag=True, help="Every published model (also the default without a MODEL)."
+)
 @click.option("--mode", type=click.Choice(["replay", "full"]), default="replay", show_default=True)
 @click.option("--card", type=click.Path(path_type=Path), help="Another card than the folder's README.md.")
 @click.option("--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files.")
-@click.option("--tolerance", type=click.IntRange(min=0), help="In images; default: the larger of 1 % of N and 3.")
+@click.option(
+    "--tolerance", type=click.IntRange(min=0), help="In images; default: the larger of 1 % of N and 3."
+)
 @click.option("--seed", type=int, help="Seed of a full run; default: fresh system entropy, recorded.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
-@click.option("--require", type=click.Choice(["confirmed"]), help="Exit 3 when the outcome is only consistent.")
-@click.option("--log", type=click.Path(path_type=Path), help="Append one JSON line per verification to this file.")
+@click.option(
+    "--require", type=click.Choice(["confirmed"]), help="Exit 3 when the outcome is only consistent."
+)
+@click.option(
+    "--log", type=click.Path(path_type=Path), help="Append one JSON line per verification to this file."
+)
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable reports.")
 def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> None:
     """Verify the claims of each MODEL (registry names or model folders).
 
-    Exit code: 0 confirmed or consistent, 1 refuted, 2 bad input, 3 inconclusive, 4 not comparable; the worst of all.
+    Exit code: 0 confirmed or consistent, 1 refuted, 2 bad input, 3 inconclusive, 4 not comparable;
+    of several models, the worst.
     """
     from robustzoo.hub.verify import verify as run
     from robustzoo.registry import list_models

@@ -7,7 +7,8 @@ import json
 
 import click
 
-from robustzoo.registry import entry, list_models, recipe as make_recipe
+from robustzoo.registry import entry, list_models
+from robustzoo.registry import recipe as make_recipe
 from robustzoo.registry.entries import Entry
 from robustzoo.registry.overrides import parse_assignments
 
@@ -29,7 +30,9 @@ def _numbers(item: Entry) -> dict[str, str]:
 
 def _table(rows: list[list[str]]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 @click.command()
@@ -93,7 +96,9 @@ def show(name: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change one value of the recipe.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change one value of the recipe."
+)
 @click.option("--json", "as_json", is_flag=True, help="The recipe as a JSON file that train.py accepts.")
 def recipe(name: str, assignments: tuple[str, ...], as_json: bool) -> None:
     """Print a recipe: every value with its source, and what training it costs.

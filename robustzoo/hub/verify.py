@@ -11,7 +11,9 @@ from robustzoo.hub.load import resolve_folder
 from robustzoo.registry.entries import find_entry
 
 
-def verify(name: str, *, mode: str = "replay", card: str | Path | None = None, **options: Any) -> VerificationReport:
+def verify(
+    name: str, *, mode: str = "replay", card: str | Path | None = None, **options: Any
+) -> VerificationReport:
     """Check the claims of a model's card against its weights.
 
     Args:
@@ -28,4 +30,6 @@ def verify(name: str, *, mode: str = "replay", card: str | Path | None = None, *
     folder = resolve_folder(name)
     item = find_entry(name)
     sha256 = item.weights.sha256 if item is not None and item.weights is not None else None
-    return verify_folder(folder, card=None if card is None else Path(card), mode=mode, sha256=sha256, **options)
+    return verify_folder(
+        folder, card=None if card is None else Path(card), mode=mode, sha256=sha256, **options
+    )

@@ -1,0 +1,109 @@
+"""From a trained and evaluated folder to a published model: the card, the copy, the lock entry."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from robustzoo.cards.claims import CardError
+from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.files import write_atomic
+from robustzoo.cards.lint import lint_card
+from robustzoo.cards.published import main_evidence
+from robustzoo.cards.render import render_card
+from robustzoo.models.folder import read_folder, read_recipe
+from robustzoo.models.weights_file import sha256_file
+from robustzoo.registry.entries import Entry, Weights, published, write_lock
+
+# Bundled models travel in the wheel (docs/decisions.md, "Lock entry").
+MAX_BUNDLED_BYTES = 6_000_000
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def card_text(folder: str | Path) -> str:
+    """The card of a model folder, from its recipe and its main evidence.
+
+    Raises:
+        CardError: no evidence in the folder, evidence of other weights, or a card that fails the lint.
+    """
+    folder = Path(folder)
+    recipe = read_recipe(folder)
+    evidence = main_evidence(folder)
+    if evidence is None:
+        raise CardError(
+            f"{folder}: no evidence in {folder / 'evidence'}, so there is nothing to claim; "
+            f"run `robustzoo evaluate {folder}` first"
+        )
+    sha256 = sha256_file(folder / "model.safetensors")
+    if evidence.doc["model"]["sha256"] != sha256:
+        raise CardError(
+            f"{folder}: the evidence is about weights {evidence.doc['model']['sha256']}, "
+            f"the folder holds {sha256}; "
+            f"run `robustzoo evaluate {folder}` again"
+        )
+    text = render_card(recipe, evidence, sha256)
+    problems = lint_card(text, recipe=recipe, evidence=evidence)
+    if problems:
+        raise CardError(f"{folder}: the card does not pass the lint:\n- " + "\n- ".join(problems))
+    return text
+
+
+def write_card(folder: str | Path) -> Path:
+    """Write the card of a model folder as its README.md."""
+    path = Path(folder) / "README.md"
+    write_atomic(path, card_text(folder).encode())
+    return path
+
+
+def publish_bundled(folder: str | Path) -> Entry:
+    """Copy a folder with its evidence and card into the package of this checkout, and lock its weights.
+
+    Raises:
+        CardError: a recipe that was changed (it has no registry name), too many bytes, or as `card_text`.
+    """
+    folder = Path(folder)
+    recipe = read_recipe(folder)
+    if recipe.name != recipe.base_name:
+        raise CardError(
+            f"{recipe.name} is a changed recipe and has no registry name; it cannot be published under one"
+        )
+    cards = _PACKAGE.parent / "model_cards"
+    if not cards.is_dir():
+        raise CardError(f"{_PACKAGE} is not inside a checkout of robustzoo (no {cards}); publish from one")
+    read_folder(folder)  # the weights load, and give the logits they were written with
+    text = card_text(folder)
+    files = _files_to_publish(folder)
+    size = sum(path.stat().st_size for path in files)
+    if size > MAX_BUNDLED_BYTES:
+        raise CardError(f"{folder}: {size:,} bytes; bundled models have at most {MAX_BUNDLED_BYTES:,}")
+    target = _PACKAGE / "bundled" / recipe.name
+    staging = target.with_name(f".{target.name}.staging")
+    shutil.rmtree(staging, ignore_errors=True)
+    for path in files:
+        copy = staging / path.relative_to(folder)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    write_atomic(staging / "README.md", text.encode())
+    shutil.rmtree(target, ignore_errors=True)
+    staging.replace(target)
+    write_atomic(cards / f"{recipe.name}.md", text.encode())
+    weights = target / "model.safetensors"
+    item = Entry(
+        recipe.name,
+        recipe,
+        Weights("bundled", recipe.name, None, None, sha256_file(weights), weights.stat().st_size),
+    )
+    write_lock([item, *(other for other in published() if other.name != item.name)])
+    return item
+
+
+def _files_to_publish(folder: Path) -> list[Path]:
+    """Weights, config and the main evidence with its witnesses; other evidence stays with its author."""
+    evidence = main_evidence(folder)
+    files = [folder / "model.safetensors", folder / "config.json"]
+    for path in sorted((folder / "evidence").glob("*.json")):
+        if Evidence.load(path).doc == evidence.doc:
+            files.append(path)
+    if evidence.doc["witnesses"] is not None:
+        files.append(folder / "evidence" / evidence.doc["witnesses"]["file"])
+    return files
