@@ -66,6 +66,8 @@ _KINDS = {
     "threat model": "a threat model such as linf:8/255",
 }
 
+_MANY = 10**9  # more of anything is a slip of the keyboard
+
 # Every science field, in the order in which recipes print them. `Recipe` has the same fields (tested).
 FIELDS: dict[str, Field] = {
     "architecture": Field("text", "key of the catalog", fixed=True),
@@ -79,9 +81,9 @@ FIELDS: dict[str, Field] = {
     "mean": Field("floats", "subtracted from pixels inside the model"),
     "std": Field("floats", "divides centred pixels inside the model", above=0),
     "init": Field("text", "initial weights: random, or timm:TAG@REVISION"),
-    "total_steps": Field("int", "optimizer steps, length of the schedules", low=1),
-    "batch_size": Field("int", "images in one optimizer step, over all ranks", low=1),
-    "warmup_steps": Field("int", "steps of linear learning-rate warm-up", low=0),
+    "total_steps": Field("int", "optimizer steps, length of the schedules", low=1, high=_MANY),
+    "batch_size": Field("int", "images in one optimizer step, over all ranks", low=1, high=_MANY),
+    "warmup_steps": Field("int", "steps of linear learning-rate warm-up", low=0, high=_MANY),
     "optimizer": Field("text", "optimizer; weight decay is coupled in both", choices=("sgd", "adam")),
     "base_lr": Field("float", "learning rate after warm-up", above=0),
     "momentum": Field("float", "momentum of sgd, first beta of adam", low=0, below=1),
@@ -90,7 +92,7 @@ FIELDS: dict[str, Field] = {
     "gradient_clipping": Field("float", "largest global gradient norm; 0: no clipping", low=0),
     "augmentation": Field("text", "fb: flip and random brightness", choices=("none", "fb")),
     "brightness": Field("float", "range of the additive brightness, pixels in [0, 1]", low=0, high=1),
-    "attack_steps": Field("int", "PGD steps in training", low=1),
+    "attack_steps": Field("int", "PGD steps in training", low=1, high=_MANY),
     "attack_step_ratio": Field("float", "PGD step = ratio * epsilon / steps", above=0),
     "attack_start": Field("text", "uniform in the ball, or 0.001 N(0, 1)", choices=("uniform", "gaussian")),
     "attack_loss": Field("text", "what PGD maximises", choices=("ce", "kl")),
@@ -133,7 +135,7 @@ def read_value(key: str, value: object) -> Any:
         typed = _READERS[field.kind](value)
     except ThreatModelError as error:
         raise RecipeError(f"{key}: {error}") from error
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise _refused(key, field, value) from error
     if (field.choices and typed not in field.choices) or not _in_range(field, typed):
         raise _refused(key, field, value)
@@ -256,18 +258,22 @@ def _read_float(value: object) -> float:
 
 def _read_bool(value: object) -> bool:
     if isinstance(value, str):
-        return (
-            {"true": True, "false": False}[value.lower()] if value.lower() in ("true", "false") else _fail()
-        )
-    return value if isinstance(value, bool) else _fail()
+        return {"true": True, "false": False}[value.lower()]
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
 
 
 def _read_text(value: object) -> str:
-    return value if isinstance(value, str) and value else _fail()
+    if not isinstance(value, str) or not value:
+        raise TypeError
+    return value
 
 
 def _read_texts(value: object) -> tuple[str, ...]:
-    return tuple(_read_text(v) for v in value) if isinstance(value, (list, tuple)) else _fail()
+    if not isinstance(value, (list, tuple)):
+        raise TypeError
+    return tuple(_read_text(item) for item in value)
 
 
 def _read_floats(value: object) -> tuple[float, ...]:
@@ -279,10 +285,6 @@ def _read_floats(value: object) -> tuple[float, ...]:
 
 def _read_threat_model(value: object) -> ThreatModel:
     return ThreatModel.parse(value)  # type: ignore[arg-type]  # refuses other types itself
-
-
-def _fail() -> Any:
-    raise TypeError
 
 
 _READERS: dict[str, Callable[[object], Any]] = {

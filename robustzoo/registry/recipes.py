@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from robustzoo.registry.catalog import DATASETS, check_compatible
+from robustzoo.registry.catalog import DATASETS, IncompatibleName, check_compatible
 from robustzoo.registry.composition import compose
 from robustzoo.registry.fields import (
     FIELDS,
@@ -20,7 +20,7 @@ from robustzoo.registry.fields import (
     unknown_field,
     write_value,
 )
-from robustzoo.registry.names import parse
+from robustzoo.registry.names import UnknownName, parse
 from robustzoo.registry.overrides import apply_overrides
 from robustzoo.registry.threat_model import ThreatModel
 
@@ -83,7 +83,9 @@ class Recipe:
     def __post_init__(self) -> None:
         for key in FIELDS:
             object.__setattr__(self, key, read_value(key, getattr(self, key)))
+        object.__setattr__(self, "sources", dict(self.sources))
         check_together(self.science)
+        _check_identity(self)
         missing = [key for key in FIELDS if not self.sources.get(key)]
         if missing:
             raise RecipeError(f"no source for {', '.join(missing)}: every value says where it comes from")
@@ -149,6 +151,21 @@ class Recipe:
         }
 
 
+def _check_identity(made: Recipe) -> None:
+    """Refuse a recipe whose fixed fields are not those of its base name."""
+    try:
+        name = parse(made.base_name)
+        check_compatible(name)
+    except (UnknownName, IncompatibleName) as error:
+        raise RecipeError(f"base_name: {error}") from error
+    values, _ = compose(name)
+    for key in FIELDS:
+        if FIELDS[key].fixed and getattr(made, key) != values[key]:
+            raise RecipeError(
+                f"{key}: {getattr(made, key)!r} does not go with {made.base_name}, which has {values[key]!r}"
+            )
+
+
 def science_digest(science: Mapping[str, Any]) -> str:
     """sha256 hex of the science fields as JSON with sorted keys and no spaces."""
     document = {key: write_value(value) for key, value in science.items()}
@@ -197,7 +214,7 @@ def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = N
     Args:
         name: registry name, or the path of a `.json` file: `base_name` and the values that differ from its
             recipe; a whole document of `to_json` is such a file.
-        overrides: field -> value, typed or as command-line text ("none": no value); `epochs` sets total_steps.
+        overrides: field -> value, typed or command-line text ("none": no value); `epochs` sets total_steps.
 
     Returns:
         The registry's recipe where nothing differs; otherwise one whose name ends in `+` and its digest.
