@@ -11,6 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from robustzoo.registry.catalog import DATASETS
+
 SPLITS = ("train", "holdout", "test")
 
 
@@ -26,14 +28,14 @@ class ImageDataset(Dataset, ABC):
     """Images and labels. `dataset[i]` is (x, label): x float32 (C, H, W) in [0, 1], label int in [0, K).
 
     key: the name results carry. split: "train", "holdout" (training images kept out for choosing) or "test".
-    labels: int64 (N,), known without decoding an image. image_shape: (C, H, W). classes: K names.
+    labels: int64 (N,), or None where only reading the items tells. image_shape: (C, H, W). classes: K names.
     """
 
     def __init__(
         self,
         key: str,
         split: str,
-        labels: np.ndarray,
+        labels: np.ndarray | None,
         image_shape: tuple[int, int, int],
         classes: tuple[str, ...],
     ):
@@ -101,6 +103,8 @@ def to_unit(pixels: np.ndarray) -> Tensor:
 
 def existing_root(key: str, root: str | Path | None, layout: str) -> Path:
     """The path a loader reads from. Raises MissingData where none is given or it does not exist."""
+    if key in DATASETS:
+        layout += f"; source: {DATASETS[key].source}"
     if root is None:
         raise MissingData(f"{key} needs a data folder (--data FOLDER): {layout}")
     path = Path(root).expanduser()

@@ -20,11 +20,10 @@ from robustzoo.data.image_dataset import (
     to_bytes,
     to_unit,
 )
-from robustzoo.data.order import permutation
+from robustzoo.data.subsets import training_rows
 from robustzoo.data.transforms import centre_crop, random_crop, resize_short_side
 
 LAYOUT = "a folder with val/ and train/, each holding one folder of images per class (n01440764/, ...)"
-HOLDOUT_SEED = 0
 HOLDOUT_SIZE = 10_000
 _SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
 _WNID = re.compile(r"n\d{8}")
@@ -38,7 +37,8 @@ class ImageFolder(ImageDataset):
     folder and file name. image_shape: (3, image_size, image_size).
 
     class_index: class folder -> label in [0, len(classes)).
-    Raises: DataError where a class folder is unknown or empty, or (on access) where an image is broken.
+    Raises: DataError where a class folder is unknown or empty, or (on access) where an image is broken;
+    ValueError where the crop does not fit.
     """
 
     def __init__(
@@ -51,6 +51,10 @@ class ImageFolder(ImageDataset):
         image_size: int = 224,
         resize: int = 256,
     ):
+        if not 1 <= image_size <= resize:
+            raise ValueError(
+                f"cannot crop {image_size} pixels from {resize}; choose resize >= image_size >= 1"
+            )
         self._folder = folder
         self._resize = resize
         names, labels = [], []
@@ -67,9 +71,9 @@ class ImageFolder(ImageDataset):
         self._names = np.array(names)  # fixed-width bytes: a list of a million paths would take 100 MB
         super().__init__(key, split, np.array(labels, np.int64), (3, image_size, image_size), classes)
 
-    def select(self, split: str, items: np.ndarray) -> ImageFolder:
-        """Keep only these items, as the given split. Returns self."""
-        self.split, self._names, self.labels = split, self._names[items], self.labels[items]
+    def select(self, items: np.ndarray) -> ImageFolder:
+        """Keep only these items, in this order. Returns self."""
+        self._names, self.labels = self._names[items], self.labels[items]
         return self
 
     def training_item(self, i: int, seed: int, epoch: int) -> tuple[Tensor, int]:
@@ -101,8 +105,8 @@ def open_folder(root: str | Path, image_size: int = 224, resize: int | None = No
     if not names:
         raise DataError(f"{folder} has no folders inside; expected one folder of images per class")
     index = {name: i for i, name in enumerate(names)}
-    resize = resize or round(image_size * 256 / 224)
-    return ImageFolder(folder.name, "test", folder, index, tuple(names), image_size, resize)
+    resize = round(image_size * 256 / 224) if resize is None else resize
+    return ImageFolder(folder.resolve().name, "test", folder, index, tuple(names), image_size, resize)
 
 
 def open_imagenet(root: str | Path | None, split: str) -> ImageFolder:
@@ -120,12 +124,7 @@ def open_imagenet(root: str | Path | None, split: str) -> ImageFolder:
     dataset = ImageFolder("imagenet", split, folder, index, classes)
     if split == "test":
         return dataset
-    n = len(dataset)
-    kept_out = min(HOLDOUT_SIZE, n // 10)
-    order = permutation(n, HOLDOUT_SEED)
-    return dataset.select(
-        split, np.sort(order[n - kept_out :] if split == "holdout" else order[: n - kept_out])
-    )
+    return dataset.select(training_rows(len(dataset), split, HOLDOUT_SIZE))
 
 
 def _split_folder(root: Path, split: str) -> Path:
@@ -158,7 +157,7 @@ def _imagenet_index(folder: Path) -> dict[str, int]:
         if (place / "class_index.tsv").is_file():
             return _read_index(place / "class_index.tsv")
     names = class_folders(folder)
-    if len(names) == 1000:
+    if len(names) == 1000 and all(map(_WNID.fullmatch, names)):
         return {name: i for i, name in enumerate(names)}
     # A data file of the installed timm, found without importing it: timm's code belongs to robustzoo.models.
     spec = find_spec("timm")

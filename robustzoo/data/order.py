@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -36,7 +34,7 @@ class TrainingOrder:
         self.n = n
         self.batch_size = batch_size
         self.seed = seed
-        self._permutation = lru_cache(maxsize=2)(lambda epoch: permutation(n, seed, epoch))
+        self._permutations: dict[int, np.ndarray] = {}
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """(epochs, ids) of the global batch of a step, counted from 0; both int64 (batch_size,), ids < n."""
@@ -49,3 +47,10 @@ class TrainingOrder:
             chosen = epochs == epoch
             ids[chosen] = self._permutation(int(epoch))[within[chosen]]
         return torch.from_numpy(epochs), torch.from_numpy(ids)
+
+    def _permutation(self, epoch: int) -> np.ndarray:
+        if epoch not in self._permutations:
+            if len(self._permutations) == 2:
+                del self._permutations[min(self._permutations)]
+            self._permutations[epoch] = permutation(self.n, self.seed, epoch)
+        return self._permutations[epoch]

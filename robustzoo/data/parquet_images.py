@@ -21,10 +21,9 @@ from robustzoo.data.image_dataset import (
     to_bytes,
     to_unit,
 )
-from robustzoo.data.order import permutation
+from robustzoo.data.subsets import training_rows
 
 LAYOUT = "a folder with train-*.parquet and test-*.parquet (an image column {bytes, path}, a label column)"
-HOLDOUT_SEED = 0
 HOLDOUT_SIZE = 1000
 _LABEL_COLUMNS = ("label", "fine_label", "labels")
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.parquet$")
@@ -71,7 +70,7 @@ class ParquetImages(ImageDataset):
         total = int(self._starts[-1])
         if total == 0:
             raise DataError(f"{self._files[0]} holds no rows; fetch the file again")
-        self._rows = _split_rows(total, split)
+        self._rows = np.arange(total) if split == "test" else training_rows(total, split, HOLDOUT_SIZE)
         if not classes:
             classes = names if names and len(names) == num_classes else tuple(map(str, range(num_classes)))
         super().__init__(key, split, np.concatenate(labels)[self._rows], image_shape, classes)
@@ -165,12 +164,17 @@ def _read_shard(file: Path) -> tuple[pa.Table, tuple[str, ...] | None]:
 
 def _image_column(file: Path, schema: pa.Schema) -> str:
     for field in schema:
-        if pa.types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0:
+        position = field.type.get_field_index("bytes") if pa.types.is_struct(field.type) else -1
+        if position >= 0 and _is_binary(field.type.field(position).type):
             return field.name
     raise DataError(
         f"{file} has no image column: expected a struct {{bytes, path}}, found {_columns_text(schema)}"
         "; re-export the images with their bytes embedded"
     )
+
+
+def _is_binary(type_: pa.DataType) -> bool:
+    return pa.types.is_binary(type_) or pa.types.is_large_binary(type_)
 
 
 def _label_column(file: Path, schema: pa.Schema) -> str:
@@ -200,7 +204,8 @@ def _class_names(schema: pa.Schema, label: str) -> tuple[str, ...] | None:
 
 
 def _checked_labels(file: Path, column: pa.ChunkedArray, num_classes: int) -> np.ndarray:
-    labels = column.cast(pa.int64()).fill_null(-1).to_numpy()
+    # Unsafe cast: a number too large for int64 turns negative, and negative labels are refused below.
+    labels = column.cast(pa.int64(), safe=False).fill_null(-1).to_numpy()
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if len(wrong):
         raise DataError(
@@ -208,11 +213,3 @@ def _checked_labels(file: Path, column: pa.ChunkedArray, num_classes: int) -> np
             f"({len(wrong)} rows like this); check that the file belongs to this data set"
         )
     return labels
-
-
-def _split_rows(n: int, split: str) -> np.ndarray:
-    if split == "test":
-        return np.arange(n)
-    kept_out = min(HOLDOUT_SIZE, n // 10)
-    order = permutation(n, HOLDOUT_SEED)
-    return np.sort(order[n - kept_out :] if split == "holdout" else order[: n - kept_out])

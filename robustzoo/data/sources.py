@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,37 +52,38 @@ class DatasetSource(ImageDataset):
     """A torch map-style Dataset of (image, label) as a data set.
 
     Images: floating point (C, H, W) in [0, 1], all of one shape; labels: ints, NumPy integers or integer
-    tensors with one element. num_classes: default the length of dataset.classes, else the largest label + 1.
-    Reads every item once, to have the labels and to refuse a bad item before any work is done with it.
-    Raises DataError, naming the item.
+    tensors with one element. num_classes: default the length of dataset.classes, else the largest label + 1,
+    which reads every item. Items are checked when read. Raises DataError, naming the item.
     """
 
     def __init__(self, dataset: Any, num_classes: int | None = None, key: str | None = None):
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or len(dataset) == 0:
-            raise DataError(
-                f"expected a Dataset with a length and items, not empty, got {type(dataset).__name__}"
-            )
+            raise DataError(f"expected a Dataset with a length and items, got {type(dataset).__name__}")
         self._dataset = dataset
-        items = [self._read(i) for i in (0,)]
-        shape = tuple(items[0][0].shape)
-        labels = np.empty(len(dataset), np.int64)
-        for i in range(len(dataset)):
-            x, labels[i] = self._read(i)
-            if x.shape != shape:
-                raise DataError(
-                    f"item {i} has shape {tuple(x.shape)}, item 0 has {shape}; bring all to one shape"
-                )
-        if num_classes is None:
-            num_classes = len(getattr(dataset, "classes", ())) or int(labels.max()) + 1
-        for i in np.flatnonzero((labels < 0) | (labels >= num_classes))[:1]:
-            raise DataError(f"label {labels[i]} of item {i} is not in 0 to {num_classes - 1}; use class ids")
         names = tuple(map(str, getattr(dataset, "classes", ())))
+        if num_classes is None:
+            num_classes = len(names) or 1 + max(self._read(i)[1] for i in range(len(dataset)))
         if len(names) != num_classes:
             names = tuple(map(str, range(num_classes)))
-        super().__init__(key or type(dataset).__name__, "test", labels, shape, names)
+        shape = tuple(self._read(0)[0].shape)
+        super().__init__(key or type(dataset).__name__, "test", None, shape, names)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        i = self._position(i)
+        x, label = self._read(i)
+        if x.shape != self.image_shape:
+            raise DataError(
+                f"item {i} has shape {tuple(x.shape)}, item 0 has {self.image_shape}; bring all to one shape"
+            )
+        if not 0 <= label < self.num_classes:
+            raise DataError(f"label {label} of item {i} is not in 0 to {self.num_classes - 1}; use class ids")
+        return x, label
 
     def _image(self, i: int) -> Tensor:
-        return self._read(i)[0]
+        return self[i][0]
 
     def _read(self, i: int) -> tuple[Tensor, int]:
         try:
@@ -117,10 +119,10 @@ def open_data(
     """
     if isinstance(data, ImageDataset):
         return data
-    if isinstance(data, Path) or (isinstance(data, str) and data not in LOADERS and Path(data).is_dir()):
-        return open_folder(data, image_size)
-    if isinstance(data, str):
+    if isinstance(data, str) and (data in LOADERS or not (os.sep in data or Path(data).is_dir())):
         return load_dataset(data, root, split)
+    if isinstance(data, str | Path):
+        return open_folder(data, image_size)
     if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor):
         return TensorSource(*data, num_classes=num_classes)
     return DatasetSource(data, num_classes)

@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from robustzoo.data.image_dataset import DataError
 from robustzoo.data.order import permutation
+
+HOLDOUT_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,20 @@ def evaluation_subset(dataset, n: int | None = None, seed: int = 0) -> Subset:
     else:
         name, indices = f"n{n}-seed{seed}", sorted(permutation(total, seed)[:n].tolist())
     return Subset(name, indices, pixel_digest(dataset, indices), dataset)
+
+
+def training_rows(n: int, split: str, holdout_size: int) -> np.ndarray:
+    """Rows of the n training images that make up split "train" or "holdout", sorted int64.
+
+    The holdout is the last holdout_size rows (a tenth of n where that is less) of a fixed permutation of n.
+    Raises DataError where that leaves the split empty.
+    """
+    kept_out = min(holdout_size, n // 10)
+    order = permutation(n, HOLDOUT_SEED)
+    rows = np.sort(order[n - kept_out :] if split == "holdout" else order[: n - kept_out])
+    if not len(rows):
+        raise DataError(f"{n} training images are too few for a {split} split; give the whole training set")
+    return rows
 
 
 def pixel_digest(dataset, indices: Sequence[int]) -> str:
