@@ -1,0 +1,30 @@
+"""Errors that are the user's to mend: train.py prints their words and leaves with status 2, without a traceback."""
+
+from __future__ import annotations
+
+from robustzoo.data import DataError, MissingData
+from robustzoo.models import ArchitectureError, FolderError
+from robustzoo.models.initial import InitialWeightsError
+from robustzoo.objectives.objective import ObjectiveError
+from robustzoo.registry import IncompatibleName, RecipeError, UnknownName
+from training.export import ExportError
+from training.processes import MissingTool, RefusedByRankZero
+from training.run_folder import RunFolderError
+from training.zero import LaunchError
+
+REFUSALS = (
+    ArchitectureError,
+    DataError,
+    ExportError,
+    FolderError,
+    IncompatibleName,
+    InitialWeightsError,
+    LaunchError,
+    MissingData,
+    MissingTool,
+    ObjectiveError,
+    RecipeError,
+    RefusedByRankZero,
+    RunFolderError,
+    UnknownName,
+)

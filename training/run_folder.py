@@ -1,0 +1,155 @@
+"""The run folder: config.json, metrics.jsonl, checkpoints that are whole or absent, and the exported model.
+
+    RUN/config.json            what was started: recipe, layout, seed, versions
+    RUN/metrics.jsonl          one JSON object per logged step
+    RUN/checkpoints/latest     name of the newest whole checkpoint
+    RUN/checkpoints/step_00000200/
+    RUN/model/                 the model folder, once training has ended
+
+A checkpoint is written under a temporary name and renamed once every byte is on the disk, `latest` after that; so a
+process killed at any moment leaves the previous checkpoint, or the new one, and never a part of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+SCHEMA = "robustzoo.run/1"
+_TEMPORARY, _DISCARDED, _MANIFEST = ".writing-", ".discarded-", "manifest.json"
+
+
+class RunFolderError(ValueError):
+    """A run folder that cannot be used as asked."""
+
+
+class RunFolder:
+    """Paths and rules of one run. Only rank 0 changes anything in it, DeepSpeed's own files excepted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.model = path / "model"
+
+    def check(self, settings: dict[str, Any], *, resume: bool) -> int:
+        """Whether a run may start or continue here: the optimizer steps already done. Writes nothing.
+
+        settings: JSON-able; what is under the key "fixed" must be the same when a run is resumed. A run without a
+        whole checkpoint, and a folder that is absent or empty, resume at step 0.
+
+        Raises:
+            RunFolderError: a folder in use without `resume`, or a run with other fixed settings.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise RunFolderError(f"{self.path} is a file; choose another --out")
+        if not self.path.exists() or all(path.name.startswith(".") for path in self.path.iterdir()):
+            return 0
+        if not resume:
+            raise RunFolderError(
+                f"{self.path} is not empty; continue its run with --resume, or choose another --out"
+            )
+        before, fixed = self.settings()["fixed"], settings["fixed"]
+        changed = [key for key in sorted({*before, *fixed}) if before.get(key) != fixed.get(key)]
+        if changed:
+            listed = "; ".join(f"{key} was {before.get(key)!r}, now {fixed.get(key)!r}" for key in changed)
+            raise RunFolderError(
+                f"cannot resume {self.path} with other settings: {listed}. Start it as before (config.json has its "
+                "command), or begin a new run in another --out"
+            )
+        return self.latest_step() or 0
+
+    def begin(self, settings: dict[str, Any]) -> None:
+        """Write config.json where there is none, and remove what a killed process left behind."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not self.config.exists():
+            write_text(self.config, json.dumps({"schema": SCHEMA} | settings, indent=1) + "\n")
+        self.checkpoints.mkdir(exist_ok=True)
+        for prefix in (_TEMPORARY, _DISCARDED):
+            for path in self.checkpoints.glob(f"{prefix}*"):
+                shutil.rmtree(path)
+
+    def settings(self) -> dict[str, Any]:
+        """What config.json says. Raises RunFolderError where it is absent or no configuration of ours."""
+        try:
+            document = json.loads(self.config.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise RunFolderError(f"{self.path} is not a run folder: it has no config.json") from error
+        except ValueError as error:
+            raise RunFolderError(f"{self.config} is not JSON: {error}") from error
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise RunFolderError(f"{self.config} is not a configuration of schema {SCHEMA}")
+        return document
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def checkpoint(self, step: int) -> Path:
+        """Folder of the whole checkpoint after `step` optimizer steps."""
+        return self.checkpoints / f"step_{step:08d}"
+
+    def writing(self, step: int) -> Path:
+        """Where that checkpoint is written before `commit`."""
+        return self.checkpoints / f"{_TEMPORARY}step_{step:08d}"
+
+    def commit(self, step: int, keep: int = 2) -> None:
+        """Make a completely written checkpoint visible, then discard all but the newest `keep`."""
+        written, final = self.writing(step), self.checkpoint(step)
+        files = [path for path in written.iterdir() if path.is_file()]
+        for path in files:
+            _fsync(path)
+        sizes = {path.name: path.stat().st_size for path in sorted(files)}
+        write_text(written / _MANIFEST, json.dumps({"step": step, "files": sizes}, indent=1) + "\n")
+        if final.exists():
+            self._discard(final)
+        os.replace(written, final)
+        _fsync(self.checkpoints)
+        write_text(self.checkpoints / "latest", final.name + "\n")
+        for step_before in self._steps()[:-keep]:
+            self._discard(self.checkpoint(step_before))
+
+    def latest_step(self) -> int | None:
+        """Step of the newest whole checkpoint, None where there is none."""
+        whole = [step for step in self._steps() if self._is_whole(step)]
+        return whole[-1] if whole else None
+
+    def _steps(self) -> list[int]:
+        names = [path.name for path in self.checkpoints.glob("step_*") if path.is_dir()]
+        return sorted(int(name.removeprefix("step_")) for name in names)
+
+    def _is_whole(self, step: int) -> bool:
+        folder = self.checkpoint(step)
+        try:
+            files = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))["files"]
+            return all((folder / name).stat().st_size == size for name, size in files.items())
+        except (OSError, ValueError, KeyError):
+            return False
+
+    def _discard(self, folder: Path) -> None:
+        # Renamed first: a checkpoint that is half deleted must not carry the name of a whole one.
+        doomed = folder.with_name(_DISCARDED + folder.name)
+        shutil.rmtree(doomed, ignore_errors=True)
+        os.replace(folder, doomed)
+        shutil.rmtree(doomed)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file by a complete new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, path)
+    _fsync(path.parent)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

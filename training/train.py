@@ -1,0 +1,202 @@
+"""Adversarially train a model of the zoo, from its registry name, and export it.
+
+    python training/train.py vit_micro2.digits_linf.at_trh --out RUN                             (one process)
+    deepspeed --num_accelerators 2 training/train.py vit_micro2.digits_linf.at_trh --out RUN
+    deepspeed training/train.py vit_l16.imagenet_linf.trades_trh --data IMAGENET --out RUN --micro-batch 32
+
+Cost per image, with F a forward pass, B a backward pass to the input, T a full training pass and n the recipe's
+attack steps: AT n (F + B) + T, TRADES F + n (F + B) + 2 T; the trace of the Hessian adds none. The run says what
+that comes to before it starts. A recipe holds the science, flags hold the hardware: every layout of a batch over
+processes and micro-batches trains the same model up to rounding. A run that was killed is continued by --resume and
+ends with the same weights, bit for bit on one machine. RUN gets config.json, metrics.jsonl, checkpoints/ and model/.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: `training` and robustzoo
+
+from robustzoo.data import TrainingOrder, augment, load_dataset, training_batches
+from robustzoo.models.initial import load_initial
+from robustzoo.models.pixel_model import pixel_model
+from robustzoo.objectives.objective import Objective
+from robustzoo.registry import Recipe
+from training import processes, zero
+from training.arguments import Job, parse
+from training.export import export_model
+from training.progress import Clock, Metrics, say, step_line
+from training.refusals import REFUSALS
+from training.run_folder import RunFolder
+from training.schedule import expected_cost, learning_rate
+from training.validation import Validation
+
+
+class NonFiniteLoss(ArithmeticError):
+    """Training has diverged."""
+
+
+def train(job: Job) -> None:
+    """Everything from names to the model folder. Refuses bad input before it writes anything."""
+    # ---- What to train, on what, and how it is laid out on this hardware --------------------------------------
+    recipe = job.recipe()
+    objective = Objective(recipe)
+    launch = zero.Launch.fit(recipe, processes.world_size(), job.micro_batch_size, job.zero_stage)
+    last_step = min(job.max_steps or recipe.total_steps, recipe.total_steps)
+    train_set = load_dataset(recipe.dataset, job.data, "train")
+    holdout = load_dataset(recipe.dataset, job.data, "holdout")
+
+    # ---- Processes, and whether the run folder may be used ----------------------------------------------------
+    group = processes.start()
+    run = RunFolder(job.out)
+    settings = snapshot(job, recipe, launch, len(train_set))
+    done = group.decide(lambda: run.check(settings, resume=job.resume))
+
+    # ---- Initial weights, the same on every rank --------------------------------------------------------------
+    torch.manual_seed(job.seed)
+    model = pixel_model(recipe)
+    model.validate_pixels = False  # data, augmentation and attacks keep to [0, 1]
+    initial = "a checkpoint" if done else load_initial(model.network, job.init_file or recipe.init)
+
+    # ---- Engine, run folder, and what a checkpoint restores: weights and optimizer, then random states --------
+    engine = zero.build_engine(recipe, launch, model, objective.weight_decay)
+    torch.manual_seed(job.seed + 1 + group.rank)  # for dropout and stochastic depth
+    if done:
+        zero.load_state(engine, run.checkpoint(done), group.rank)
+    metrics = None
+    if group.is_main:
+        run.begin(settings)
+        metrics = Metrics(run.metrics, done)
+        say(f"{recipe.name}: {len(train_set):,} images, {launch.describe(recipe)}, starting from {initial}")
+        say(
+            f"{f'resuming after step {done:,}' if done else 'cost'}: {expected_cost(recipe, last_step - done)}"
+        )
+
+    # ---- Steps ------------------------------------------------------------------------------------------------
+    order = TrainingOrder(len(train_set), recipe.batch_size, job.seed)
+    batches = training_batches(
+        train_set,
+        order,
+        done,
+        last_step,
+        rank=group.rank,
+        world_size=group.world_size,
+        micro_batch=launch.micro_batch_size,
+        workers=job.workers,
+    )
+    validation = Validation(recipe, holdout, group, launch.micro_batch_size)
+    twentieth = max(last_step // 20, 1)
+    clock = Clock(done, last_step, recipe.batch_size)
+    engine.train()
+    for step in range(done, last_step):
+        rate = learning_rate(recipe, step)
+        zero.set_learning_rate(engine, rate)
+        micro_terms = []
+        for _ in range(launch.accumulation(recipe)):
+            _, epochs, ids, x, y = (
+                t.to(group.device) if isinstance(t, torch.Tensor) else t for t in next(batches)
+            )
+            x = augment(x, recipe, job.seed, epochs, ids)
+            x_adv = objective.attack(model, x, y, seed=job.seed, epochs=epochs, ids=ids)
+            features, logits = engine(objective.inputs(x, x_adv))
+            terms = objective.terms(features, logits, y, step=step)
+            engine.backward(terms["total"])
+            gradient_norm = zero.optimizer_step(engine)
+            micro_terms.append(torch.stack([value.detach() for value in terms.values()]))
+
+        # ---- What to say and to keep after the step -----------------------------------------------------------
+        means = dict(zip(terms, group.mean(torch.stack(micro_terms).mean(dim=0)).tolist(), strict=True))
+        if not all(map(math.isfinite, (*means.values(), gradient_norm))):
+            raise NonFiniteLoss(diverged(run, step, means, gradient_norm))
+        due = {
+            what: (step + 1) % every == 0 or step + 1 == last_step
+            for what, every in (
+                ("log", job.log_every),
+                ("validate", job.validate_every or twentieth),
+                ("checkpoint", job.checkpoint_every or twentieth),
+            )
+        }
+        if not any(due.values()):
+            continue
+        images_per_second, seconds_left = clock.read(step + 1)
+        record = means | {
+            "l2": objective.l2_term(engine.module).item(),
+            "gradient_norm": gradient_norm,
+            "learning_rate": rate,
+            "trh_lambda": objective.trh_lambda(step),
+            "images_per_second": round(images_per_second, 1),
+        }
+        if due["validate"]:
+            record |= validation.run(model)
+        if group.is_main:
+            metrics.write(step + 1, **record)
+            say(step_line(step + 1, last_step, record, seconds_left))
+        if due["checkpoint"]:
+            zero.save_state(engine, run.writing(step + 1), group.rank)
+            group.barrier()
+            group.decide(lambda done=step + 1: run.commit(done))
+        clock.restart(step + 1)
+
+    # ---- Export: the file that is evaluated is the file that is published -------------------------------------
+    if group.is_main:
+        metrics.close()
+        digest = export_model(run.model, recipe, zero.trained_weights(engine))
+        if last_step < recipe.total_steps:
+            say(
+                f"stopped after {last_step:,} of the recipe's {recipe.total_steps:,} steps: not the model of that name"
+            )
+        say(f"exported {run.model} (model.safetensors sha256 {digest})")
+    group.barrier()
+
+
+def snapshot(job: Job, recipe: Recipe, launch: zero.Launch, images: int) -> dict[str, Any]:
+    """config.json: all that is needed to run this again. What is "fixed" must not change on --resume."""
+    return {
+        "command": shlex.join(sys.argv),
+        "fixed": {
+            "recipe_digest": recipe.digest,
+            "initial_weights": str(job.init_file or recipe.init),
+            "seed": job.seed,
+            "processes": launch.world_size,
+            "micro_batch_size": launch.micro_batch_size,
+            "zero_stage": launch.zero_stage,
+            "training_images": images,
+        },
+        "recipe": recipe.to_json(),
+        "deepspeed_config": zero.config(recipe, launch),
+        "versions": {package: version(package) for package in ("torch", "deepspeed", "timm")},
+    }
+
+
+def diverged(run: RunFolder, step: int, means: dict[str, float], gradient_norm: float) -> str:
+    """The last words of a run whose loss or gradient is no number."""
+    good = run.latest_step()
+    kept = f"the last good checkpoint is {run.checkpoint(good)}" if good else "there is no checkpoint yet"
+    terms = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
+    return (
+        f"not finite at step {step + 1}: {terms}, gradient norm {gradient_norm:.4g}; {kept}. Try a lower base_lr, a "
+        "longer warm-up (--set warmup_steps=N) or gradient clipping, in a new run"
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Status 0: trained and exported; 1: diverged; 2: refused, with the reason in words on rank 0."""
+    try:
+        train(parse(argv))
+    except (*REFUSALS, NonFiniteLoss) as error:
+        if os.environ.get("RANK", "0") == "0":
+            say(f"error: {error}")
+        return 1 if isinstance(error, NonFiniteLoss) else 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
