@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+
+from robustzoo.data import DataError, MissingData, load_dataset
+from robustzoo.data.image_folder import class_folders, open_folder
+
+
+def save(path, width=40, height=30, seed=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture
+def imagenet(tmp_path):
+    for wnid in ("n02099712", "n01440764"):  # classes 208 and 0 of ImageNet
+        for i in range(12):
+            save(tmp_path / "train" / wnid / f"{i:02d}.png", seed=i)
+        save(tmp_path / "val" / wnid / "a.JPEG")
+    return tmp_path
+
+
+def test_a_part_of_the_classes_keeps_the_labels_of_imagenet(imagenet):
+    dataset = load_dataset("imagenet", imagenet)
+    assert dataset.labels.tolist() == [0, 208] and dataset.num_classes == 1000
+    assert dataset.image_shape == dataset[1][0].shape == (3, 224, 224) and dataset[1][1] == 208
+    assert dataset.classes[208] == "n02099712"
+    assert load_dataset("imagenet", imagenet / "val").labels.tolist() == [0, 208]
+
+
+def test_a_class_index_beside_the_images_decides(imagenet):
+    (imagenet / "class_index.tsv").write_text("n02099712\t5\tdog\nn01440764\t7\tfish\n")
+    assert load_dataset("imagenet", imagenet).labels.tolist() == [7, 5]
+    (imagenet / "class_index.tsv").write_text("n02099712\t5\tdog\n")
+    with pytest.raises(DataError, match="n01440764 is none of the"):
+        load_dataset("imagenet", imagenet)
+    (imagenet / "class_index.tsv").write_text("n02099712\t1000\tdog\n")
+    with pytest.raises(DataError, match=r"class_index.tsv, line 1"):
+        load_dataset("imagenet", imagenet)
+
+
+def test_a_thousand_folders_are_numbered_in_order(tmp_path):
+    for i in range(1000):
+        (tmp_path / f"n{i:08d}").mkdir()
+        (tmp_path / f"n{i:08d}" / "a.jpg").touch()
+    assert load_dataset("imagenet", tmp_path).labels.tolist() == list(range(1000))
+
+
+def test_holdout_and_train_are_disjoint(imagenet):
+    train, holdout = (load_dataset("imagenet", imagenet, split) for split in ("train", "holdout"))
+    assert (len(train), len(holdout)) == (22, 2)
+    assert len({*train._names, *holdout._names}) == 24
+
+
+def test_training_crops_are_keyed_and_vary(imagenet):
+    train = load_dataset("imagenet", imagenet, "train")
+    x, label = train.training_item(3, seed=1, epoch=0)
+    assert x.shape == (3, 224, 224) and label == train[3][1]
+    assert torch.equal(x, train.training_item(3, seed=1, epoch=0)[0])
+    others = [train.training_item(3, seed, epoch)[0] for seed, epoch in ((1, 1), (2, 0), (1, 2))]
+    assert not any(torch.equal(x, other) for other in others)
+
+
+def test_the_other_split_is_refused(imagenet):
+    with pytest.raises(DataError, match="looks like the val images"):
+        load_dataset("imagenet", imagenet / "val", "train")
+    with pytest.raises(DataError, match="looks like the train images"):
+        load_dataset("imagenet", imagenet / "train", "test")
+
+
+def test_images_outside_class_folders(tmp_path):
+    save(tmp_path / "val" / "ILSVRC2012_val_00000001.JPEG")
+    with pytest.raises(DataError, match="move the images into folders by class"):
+        load_dataset("imagenet", tmp_path)
+    with pytest.raises(MissingData, match="neither train/"):
+        load_dataset("imagenet", tmp_path, "train")
+    with pytest.raises(DataError, match="is a file"):
+        load_dataset("imagenet", tmp_path / "val" / "ILSVRC2012_val_00000001.JPEG")
+
+
+def test_broken_images_and_empty_folders_are_named(imagenet):
+    file = imagenet / "val" / "n01440764" / "a.JPEG"
+    file.write_bytes(file.read_bytes()[:300])
+    with pytest.raises(DataError, match=r"n01440764/a.JPEG: no readable image"):
+        load_dataset("imagenet", imagenet)[0]
+    file.unlink()
+    with pytest.raises(DataError, match="n01440764 holds no image"):
+        load_dataset("imagenet", imagenet)
+
+
+def test_own_images_by_class_folder(tmp_path):
+    save(tmp_path / "dog" / "1.png", 31, 57)
+    save(tmp_path / "cat" / "1.png", 57, 31)
+    dataset = open_folder(tmp_path, image_size=32)
+    assert dataset.classes == ("cat", "dog") and dataset.labels.tolist() == [0, 1]
+    assert dataset[0][0].shape == (3, 32, 32)
+    with pytest.raises(ValueError, match="cannot crop 32 pixels from 30"):
+        open_folder(tmp_path, image_size=32, resize=30)
+    with pytest.raises(DataError, match="has no folders inside"):
+        open_folder(tmp_path / "cat")
+
+
+@pytest.mark.parametrize("width, height", [(40, 30), (30, 41), (300, 257), (256, 256), (255, 700)])
+def test_evaluation_pixels_are_those_of_torchvision(tmp_path, width, height):
+    save(tmp_path / "a" / "1.png", width, height)
+    expected = transforms.Compose(
+        [transforms.Resize(256), transforms.CenterCrop(224), transforms.ToTensor()]  # bilinear by default
+    )
+    with Image.open(tmp_path / "a" / "1.png") as image:
+        assert torch.equal(open_folder(tmp_path)[0][0], expected(image))
+
+
+def test_the_real_photographs(shared):
+    root = shared / "data" / "imagenet_sample"
+    dataset = load_dataset("imagenet", root)
+    with (root / "class_index.tsv").open() as file:
+        expected = {wnid: int(label) for wnid, label, _ in csv.reader(file, delimiter="\t")}
+    assert len(dataset) == 63 and class_folders(root / "val") == sorted(expected)
+    for i, name in enumerate(dataset._names):
+        assert dataset.labels[i] == expected[name.decode().split("/")[0]]
+    x, label = dataset[62]
+    assert x.shape == (3, 224, 224) and x.min() >= 0 and x.max() <= 1 and label == 992
+
+
+def test_labels_of_the_real_photographs_without_their_index(shared, tmp_path):
+    with (shared / "data" / "imagenet_sample" / "class_index.tsv").open() as file:
+        expected = {wnid: int(label) for wnid, label, _ in csv.reader(file, delimiter="\t")}
+    for wnid in expected:
+        save(tmp_path / "val" / wnid / "a.png", 4, 4)
+    assert load_dataset("imagenet", tmp_path).labels.tolist() == [expected[wnid] for wnid in sorted(expected)]
