@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from robustzoo.cards.lint import lint_card
     from robustzoo.cards.render import render_card
     from robustzoo.cards.statistics import Accuracy, clopper_pearson, wilson
-    from robustzoo.cards.witnesses import Witnesses, WitnessError
+    from robustzoo.cards.witnesses import WitnessError, Witnesses
 
 
 def __getattr__(name: str) -> Any:

@@ -87,8 +87,9 @@ def _contradictions(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if ids != doc["dataset"]["indices"]:
         odd = sorted(set(ids) ^ set(doc["dataset"]["indices"]))[:5]
         yield "samples", f"sample ids differ from dataset.indices; not in both: {odd}"
+    attacks = [member["attack"] for member in doc["protocol"]["members"]]
     for i, sample in enumerate(doc["samples"]):
-        for field, problem in _sample(sample, doc["dataset"]["num_classes"]):
+        for field, problem in _sample(sample, doc["dataset"]["num_classes"], attacks):
             yield f"samples[{i}].{field}", f"{problem} (id {sample['id']})"
     yield from _totals(doc)
     if doc["witnesses"] is not None:
@@ -113,7 +114,7 @@ def _order(field: str, ids: list[int]) -> Iterator[tuple[str, str]]:
             yield f"{field}[{i + 1}]", f"ids must ascend without repeats, got {right} after {left}"
 
 
-def _sample(sample: dict[str, Any], num_classes: int) -> Iterator[tuple[str, str]]:
+def _sample(sample: dict[str, Any], num_classes: int, attacks: list[str]) -> Iterator[tuple[str, str]]:
     label, predicted, broken_by = sample["label"], sample["predicted"], sample["broken_by"]
     for field in ("label", "predicted"):
         if sample[field] >= num_classes:
@@ -127,6 +128,11 @@ def _sample(sample: dict[str, Any], num_classes: int) -> Iterator[tuple[str, str
     if broken_by is not None:
         if label != predicted:
             yield "broken_by", "misclassified without any attack, so nothing can have broken it"
+        if broken_by["attack"] not in attacks:
+            yield (
+                "broken_by.attack",
+                f"{broken_by['attack']} is no member of the protocol ({', '.join(attacks)})",
+            )
         target = broken_by["target"]
         if target is not None and (target >= num_classes or target == label):
             yield (

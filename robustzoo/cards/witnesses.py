@@ -43,9 +43,9 @@ class Witnesses:
     """Points that fool the model, each within the threat model's ball and [0, 1].
 
     ids: int64 (n,), ascending and unique; pixels: float32 (n, C, H, W) in [0, 1]; margins: float32 (n,), by
-    how much the wrong class leads in logits. Saving is lossless: a point whose pixels are all multiples of 1/255
-    is stored as uint8, any other as float32. Whoever makes witnesses rounds a point with `round_to_uint8`, and
-    keeps the rounded one where it still fools the model inside the ball.
+    how much the wrong class leads in logits. Saving is lossless: a point whose pixels are all multiples of
+    1/255 is stored as uint8, any other as float32. Whoever makes witnesses rounds a point with
+    `round_to_uint8`, and keeps the rounded one where it still fools the model inside the ball.
     """
 
     ids: np.ndarray

@@ -1,0 +1,155 @@
+"""The YAML block at the head of a card: written for the Hub, read without trusting it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult, ModelCardData
+
+    from robustzoo.registry.recipes import Recipe
+
+TASK = "image-classification"
+_NEXT_STEP = (
+    "measure with `robustzoo evaluate NAME --out FOLDER`, then write the card with `robustzoo card FOLDER`"
+)
+_LARGEST_CARD = 1_000_000  # characters; ours have about 10,000
+_BLOCK = re.compile(r"\A---[ \t]*\r?\n(?P<yaml>.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+# Where the Hub keeps a data set under another name than the registry does.
+_HUB_DATASETS = {
+    "imagenet": "ILSVRC/imagenet-1k",
+    "cifar10": "uoft-cs/cifar10",
+    "cifar100": "uoft-cs/cifar100",
+}
+
+
+class CardError(ValueError):
+    """A card or a claim that cannot be used. `problem` is the message without the next step."""
+
+    def __init__(self, problem: str, next_step: str | None = None) -> None:
+        super().__init__(problem if next_step is None else f"{problem}\nNext: {next_step}")
+        self.problem = problem
+
+
+def bad_card(problem: str) -> CardError:
+    """The error for a card or claim that only a new measurement, or a new card from it, can mend."""
+    return CardError(problem, _NEXT_STEP)
+
+
+def card_data(
+    recipe: Recipe, results: Sequence[EvalResult], *, weights_sha256: str, license: str
+) -> ModelCardData:
+    """The metadata of a model's card.
+
+    Args:
+        results: the claims, as `claims.eval_results` gives them.
+        license: SPDX identifier in the Hub's lower case, for example "apache-2.0".
+    """
+    from huggingface_hub import ModelCardData
+
+    method = [recipe.loss, *recipe.defences]
+    tag = timm_tag(recipe)
+    return ModelCardData(
+        license=license,
+        library_name="timm",
+        pipeline_tag=TASK,
+        tags=["robustzoo", "adversarial-robustness", recipe.threat_model.norm, *method],
+        datasets=[_HUB_DATASETS.get(recipe.dataset, recipe.dataset)],
+        metrics=["accuracy"],
+        base_model=None if tag is None else f"timm/{tag}",
+        model_name=recipe.name,
+        eval_results=list(results),
+        robustzoo={"schema": 1, "weights_sha256": weights_sha256, "recipe_digest": recipe.digest},
+    )
+
+
+def timm_tag(recipe: Recipe) -> str | None:
+    """The timm tag of the initial checkpoint; None for random initial weights."""
+    source, _, rest = recipe.init.partition(":")
+    return rest.partition("@")[0] if source == "timm" else None
+
+
+def dump_block(data: ModelCardData) -> str:
+    """The metadata as a front-matter block, fences included.
+
+    Texts that a YAML reader could take for a number (epsilon, digests) are quoted; YAML 1.1 and 1.2 disagree
+    about some of them.
+    """
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        style = '"' if value[:1].isdigit() or re.fullmatch("[0-9a-f]{64}", value) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    body = yaml.dump(data.to_dict(), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+    return f"---\n{body}---\n"
+
+
+def read_block(text: str) -> dict[str, Any]:
+    """The metadata of a card as plain data.
+
+    Raises:
+        CardError: too large, no block at the head, malformed YAML, YAML aliases, or not a mapping of texts.
+    """
+    import yaml
+
+    if len(text) > _LARGEST_CARD:
+        raise bad_card(f"the card has {len(text)} characters, expected at most {_LARGEST_CARD}")
+    match = _BLOCK.match(text.lstrip("\ufeff"))
+    if match is None:
+        raise bad_card("the card has no metadata: expected a YAML block between two lines '---' at its head")
+    try:
+        # Aliases let a short text stand for billions of results.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(match["yaml"])):
+            raise bad_card("the card's metadata uses YAML aliases (*name); write the values out")
+        block = yaml.safe_load(match["yaml"])
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        if isinstance(error, CardError):
+            raise
+        raise bad_card(f"the card's metadata is not YAML: {error}") from error
+    if not isinstance(block, dict) or not all(isinstance(key, str) for key in block):
+        raise bad_card(
+            f"the card's metadata must be a mapping of names to values, got {type(block).__name__}"
+        )
+    return block
+
+
+def parse_card(text: str) -> tuple[str, list[EvalResult]]:
+    """The model name and the results of a card, read by huggingface_hub.
+
+    Raises:
+        CardError: as `read_block`; no model-index, or one that huggingface_hub cannot read or that names
+            several models.
+    """
+    from huggingface_hub import ModelCard
+
+    block = read_block(text)
+    index = block.get("model-index")
+    if not index:
+        raise bad_card("the card has no model-index, so it claims nothing that could be verified")
+    if not isinstance(index, list) or len(index) != 1:
+        raise bad_card("the card's model-index must be a list of one model")
+    try:
+        data = ModelCard(text.lstrip("\ufeff")).data
+        name, results = str(data.get("model_name")), list(data.get("eval_results", []))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise bad_card(f"the card's model-index cannot be read: {error}") from error
+    return name, results
+
+
+def weights_sha256(text: str) -> str | None:
+    """The sha256 of model.safetensors in a card's metadata (`robustzoo.weights_sha256`), or None.
+
+    Raises:
+        CardError: as `read_block`.
+    """
+    ours = read_block(text).get("robustzoo")
+    stated = ours.get("weights_sha256") if isinstance(ours, dict) else None
+    return stated if isinstance(stated, str) else None

@@ -1,0 +1,169 @@
+"""The sentences of a card, one function a section; facts come from catalog, recipe and evidence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+
+from robustzoo.cards.claims import default_tolerance
+from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.metadata import timm_tag
+from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES
+from robustzoo.registry.recipes import Recipe
+from robustzoo.registry.threat_model import ThreatModel
+
+# Licence of the initial checkpoints that the catalog names, as their cards on the Hub state it.
+_CHECKPOINT_LICENCES = {
+    "vit_base_patch16_224.augreg_in21k": "apache-2.0",
+    "vit_large_patch16_224.augreg_in21k": "apache-2.0",
+}
+_NORMS = {"linf": "L∞", "l2": "L2", "l1": "L1"}
+# Keys of citations.bib.
+_METHOD_PAPER, _ATTACK_PAPER = "wang2023improving", "croce2020reliable"
+_LOSS_PAPERS = {"at": "madry2018towards", "trades": "zhang2019theoretically"}
+
+
+def threat(threat_model: ThreatModel) -> str:
+    """For people: "L∞ 8/255"."""
+    return f"{_NORMS[threat_model.norm]} {threat_model.epsilon_text}"
+
+
+def summary(recipe: Recipe) -> str:
+    """What the model is, in one paragraph."""
+    architecture, dataset = ARCHITECTURES[recipe.architecture], DATASETS[recipe.dataset]
+    method = ", with ".join([LOSSES[recipe.loss].title, *(DEFENCES[key].title for key in recipe.defences)])
+    return (
+        "An image classifier trained to keep its answer under every perturbation of at most "
+        f"**{threat(recipe.threat_model)}**, pixels in [0, 1].\n\n"
+        f"- Network: {architecture.title}; {architecture.parameters[recipe.image_size]:,} parameters.\n"
+        f"- Images: {dataset.title}; {recipe.num_classes:,} classes, "
+        f"{recipe.image_size} x {recipe.image_size} pixels, {_plural(recipe.channels, 'channel')}.\n"
+        f"- Method: {method}.\n\n"
+        "Part of robustzoo, a zoo of robust models whose numbers anyone can check again: each number below "
+        "is a count of images, and the verdict on every single image is in `evidence/`."
+    )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def measured_on(evidence: Evidence) -> str:
+    """How one robust accuracy was measured."""
+    doc = evidence.doc
+    dataset, counts, protocol = doc["dataset"], doc["counts"], doc["protocol"]
+    broken = sum(counts["broken_by"].values())
+    return (
+        f"`{protocol['name']}` at {threat(evidence.threat_model)}: {_plural(counts['n'], 'image')} "
+        f"({dataset['id']}, {dataset['split']} split, subset `{dataset['subset']}`), seed {doc['seed']}, "
+        f"float32 on {doc['run']['device']}, micro-batch {doc['micro_batch_size']}. The attacks run in the "
+        f"order shown, each on what still stands; they broke {broken} of the {counts['clean_correct']} "
+        "images that were classified correctly.\n"
+        f"Pixel digest `{dataset['digest']}`, protocol digest `{protocol['digest']}`."
+    )
+
+
+def loading(recipe: Recipe) -> str:
+    """Three lines of code, and the trap beside them."""
+    mean, std = (", ".join(f"{v:g}" for v in values) for values in (recipe.mean, recipe.std))
+    shape = f"(B, {recipe.channels}, {recipe.image_size}, {recipe.image_size})"
+    return (
+        "```python\n"
+        "import robustzoo\n\n"
+        f'model = robustzoo.load("{recipe.name}")\n'
+        f"# logits = model(images), images: float32 {shape}, pixels in [0, 1]\n"
+        "```\n\n"
+        "> **Pixels, not normalised input.** `robustzoo.load` gives a `PixelModel`: it takes pixels in "
+        "[0, 1], normalises inside and refuses anything else. The folder also loads with timm alone, "
+        '`timm.create_model("local-dir:FOLDER", pretrained=True)`, but a timm network expects normalised '
+        f"input, `(pixels - mean) / std` with mean {mean} and std {std}. Normalising twice or not at all "
+        "gives a wrong accuracy and no error."
+    )
+
+
+def verifying(recipe: Recipe, documents: Sequence[Evidence]) -> str:
+    """The commands that check the card, and what each can prove."""
+    allowed = sorted({default_tolerance(document.doc["counts"]["n"]) for document in documents})
+    return (
+        "```bash\n"
+        f"robustzoo verify {recipe.name}\n"
+        f"robustzoo verify {recipe.name} --mode full\n"
+        "```\n\n"
+        "The first takes seconds: it recounts the clean accuracy and replays a stored fooling point for each "
+        "broken image, which proves that the model is at most as robust as claimed. Only the second, the "
+        "whole protocol with fresh randomness, can confirm that it is at least as robust. A count may be off "
+        f"by {' or '.join(map(str, allowed))} images, which allows for other seeds and processors."
+    )
+
+
+def training(recipe: Recipe) -> str:
+    """The command that trains the model again."""
+    data = "" if recipe.dataset == "digits" else " --data DIR"
+    changed = recipe.name != recipe.base_name
+    what = "recipe.json" if changed else recipe.name
+    note = " `recipe.json` is the value of `robustzoo.recipe` in `config.json`." if changed else ""
+    return (
+        "```bash\n"
+        f"deepspeed training/train.py {what}{data} --out runs/{recipe.name}\n"
+        "```\n\n"
+        "Run it in a checkout of robustzoo, installed with `pip install '.[train]'`; with `python` in place "
+        f"of `deepspeed` it trains in one process.{note}"
+    )
+
+
+def licences(recipe: Recipe, license: str) -> str:
+    """Of the weights, of the data, and of the checkpoint that training started from."""
+    dataset, tag = DATASETS[recipe.dataset], timm_tag(recipe)
+    if tag is None:
+        start = "random; no other model's weights are in this one."
+    else:
+        start = (
+            f"[timm/{tag}](https://huggingface.co/timm/{tag}), revision {recipe.init.partition('@')[2]}. "
+            f"Licence: {_CHECKPOINT_LICENCES.get(tag, 'see its card')}."
+        )
+    return (
+        f"- Weights: `{license}`.\n"
+        f"- Training and test images: {dataset.title}; {dataset.source}. Licence: {dataset.licence}.\n"
+        f"- Initial weights: {start}"
+    )
+
+
+def limits(recipe: Recipe, documents: Sequence[Evidence]) -> str:
+    """What the numbers do not say."""
+    fewest = min((document.robust_accuracy for document in documents), key=lambda accuracy: accuracy.n)
+    width = 100 * (fewest.high - fewest.low)
+    lines = [
+        "Robust accuracy under a fixed set of attacks is an upper bound: better attacks can only lower it.",
+        f"{_plural(fewest.n, 'test image')} leave an interval {width:.1f} points wide. For a smaller "
+        "difference between two models, compare the verdicts in `evidence/` image by image.",
+        f"The model was trained against {threat(recipe.threat_model)} alone. Larger perturbations, other "
+        "norms, rotations, blur, patches and natural shifts are other questions.",
+    ]
+    weaker = sorted({document.doc["protocol"]["name"] for document in documents} - {"aa-standard"})
+    if weaker:
+        names = ", ".join(f"`{name}`" for name in weaker)
+        lines.append(f"{names} tries less than `aa-standard`, so do not compare its numbers with that.")
+    if recipe.dataset == "digits":
+        lines.append("A classifier of 8 x 8 digits is there to try tools on, not to read digits with.")
+    lines.append("Fairness, calibration and privacy of the training data were not assessed.")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def citation(recipe: Recipe) -> str:
+    """BibTeX of the method, the loss and the attacks."""
+    keys = [
+        _METHOD_PAPER,
+        *([_LOSS_PAPERS[recipe.loss]] if recipe.loss in _LOSS_PAPERS else []),
+        _ATTACK_PAPER,
+    ]
+    role = "The method" if recipe.defences else "The baseline and its setting"
+    body = "\n\n".join(_citations()[key] for key in keys)
+    return f"{role}, then the loss and the attacks:\n\n```bibtex\n{body}\n```"
+
+
+def _citations() -> dict[str, str]:
+    """Key -> entry of citations.bib, which separates entries by blank lines."""
+    text = files("robustzoo.cards").joinpath("citations.bib").read_text(encoding="utf-8")
+    entries = text.strip().split("\n\n")
+    return {re.split("[{,]", entry)[1]: entry for entry in entries}

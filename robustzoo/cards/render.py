@@ -1,0 +1,113 @@
+"""The card: README.md of a model, made from its recipe and its evidence. Equal inputs give equal text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from robustzoo.cards import passages
+from robustzoo.cards.claims import Claim, eval_results
+from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.metadata import bad_card, card_data, dump_block
+from robustzoo.cards.statistics import Accuracy
+from robustzoo.registry.describe import describe
+from robustzoo.registry.fields import FIELDS
+from robustzoo.registry.recipes import Recipe
+
+
+def render_card(
+    recipe: Recipe,
+    evidence: Evidence | Sequence[Evidence],
+    weights_sha256: str,
+    license: str = "apache-2.0",
+) -> str:
+    """The whole README.md: metadata with the claims, then the text for people.
+
+    Args:
+        recipe: of the model.
+        evidence: one evaluation, or one for each threat model, protocol and subset that the card shall claim.
+        weights_sha256: of model.safetensors.
+        license: of the weights, SPDX identifier in the Hub's lower case.
+
+    Raises:
+        CardError: no evidence, evidence of another model or of other weights, or contradicting claims.
+    """
+    documents = [evidence] if isinstance(evidence, Evidence) else list(evidence)
+    if not re.fullmatch("[0-9a-f]{64}", weights_sha256):
+        raise bad_card(f"weights_sha256: expected 64 lower-case hex digits, got {weights_sha256!r}")
+    if not documents:
+        raise bad_card(f"no evidence for {recipe.name}, so there is nothing to claim")
+    for document in documents:
+        _require_same_model(recipe, document, weights_sha256)
+    claims = [Claim.from_evidence(document) for document in documents]
+    data = card_data(recipe, eval_results(claims), weights_sha256=weights_sha256, license=license)
+    sections = [
+        f"# {recipe.name}",
+        passages.summary(recipe),
+        "## Results",
+        results_table(documents),
+        *(passages.measured_on(document) for document in documents),
+        "## Load",
+        passages.loading(recipe),
+        "## Verify",
+        passages.verifying(recipe, documents),
+        "## Recipe",
+        recipe_table(recipe),
+        "## Train it again",
+        passages.training(recipe),
+        "## Data and licences",
+        passages.licences(recipe, license),
+        "## Limits",
+        passages.limits(recipe, documents),
+        "## Citation",
+        passages.citation(recipe),
+        "## Weights",
+        f"sha256 of `model.safetensors`: `{weights_sha256}`",
+    ]
+    return dump_block(data) + "\n" + "\n\n".join(sections) + "\n"
+
+
+def _require_same_model(recipe: Recipe, evidence: Evidence, weights_sha256: str) -> None:
+    model = evidence.doc["model"]
+    if model["name"] != recipe.name:
+        raise bad_card(f"the evidence is about {model['name']}, the recipe about {recipe.name}")
+    if model["sha256"] != weights_sha256:
+        raise bad_card(f"the evidence is about weights {model['sha256']}, the card about {weights_sha256}")
+
+
+def results_table(documents: Sequence[Evidence]) -> str:
+    """Clean accuracy once a subset, then each robust accuracy with what broke the rest."""
+    rows = [["accuracy", "attack", "correct / n", "%", "exact 95 % interval", "first broken by"]]
+    shown: set[str] = set()
+    for document in documents:
+        doc = document.doc
+        images = f"{doc['dataset']['id']}, {doc['dataset']['split']}, {doc['dataset']['subset']}"
+        if images not in shown:
+            shown.add(images)
+            rows.append(["clean", "none", *_numbers(document.clean_accuracy), ""])
+        title = f"**robust**, {passages.threat(document.threat_model)}"
+        broken = document.doc["counts"]["broken_by"]
+        by_attack = ", ".join(
+            f"{m['attack']}: {broken.get(m['attack'], 0)}" for m in doc["protocol"]["members"]
+        )
+        rows.append([title, f"`{doc['protocol']['name']}`", *_numbers(document.robust_accuracy), by_attack])
+    return table(rows)
+
+
+def _numbers(accuracy: Accuracy) -> list[str]:
+    return [f"{accuracy.correct} / {accuracy.n}", f"**{accuracy.percent}**", accuracy.interval]
+
+
+def recipe_table(recipe: Recipe) -> str:
+    """Every value of the recipe with its meaning and its source, and the digest of them all."""
+    rows = [["value", "", "meaning", "source"]]
+    for key, value, source in describe(recipe):
+        rows.append([f"`{key}`", value, FIELDS[key].about, source])
+    return f"{table(rows)}\n\nDigest of these values: `{recipe.digest}`"
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first row is the header."""
+    header, *body = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [header, ["---"] * len(header), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
