@@ -1,0 +1,165 @@
+"""Run a protocol: the clean pass, then every member on the samples that are still robust."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from robustzoo.attacks.apgd import APGD
+from robustzoo.attacks.fab import FAB
+from robustzoo.attacks.frozen import frozen
+from robustzoo.attacks.lanes import Lanes, Outcome, Sample, Search, check_finite, predict, run_member
+from robustzoo.attacks.pgd_member import PGD
+from robustzoo.attacks.protocols import MAX_TARGETS, Protocol, ProtocolError
+from robustzoo.attacks.square import Square
+
+SEARCHES: dict[str, type[Search]] = {"apgd": APGD, "fab": FAB, "square": Square, "pgd": PGD}
+
+
+@dataclass(frozen=True)
+class BrokenBy:
+    """Which attempt found the witness: target class (None: untargeted), restart, and the iteration within
+    it."""
+
+    attack: str
+    target: int | None
+    restart: int
+    iteration: int
+
+
+@dataclass(frozen=True)
+class SampleResult:
+    """The verdict on one sample.
+
+    witness: float32 (C, H, W) on the CPU, a point in ball and box that fools the model; margin: z_y minus the
+    largest other logit there (negative, or zero at a tie). forwards, backwards: passes this sample needed,
+    the same however it was batched.
+    """
+
+    id: int
+    label: int
+    predicted: int
+    robust: bool
+    broken_by: BrokenBy | None
+    witness: Tensor | None
+    margin: float | None
+    forwards: int
+    backwards: int
+
+
+def run_protocol(
+    model: nn.Module,
+    dataset,
+    ids: Sequence[int],
+    protocol: Protocol,
+    threat_model,
+    num_classes: int,
+    *,
+    seed: int,
+    micro_batch_size: int,
+    device: torch.device | str | None = None,
+    progress: Callable[[dict], None] | None = None,
+) -> list[SampleResult]:
+    """Attack samples `ids` of `dataset` and return a result for each, sorted by id.
+
+    Args:
+        model: pixels (B, C, H, W) in [0, 1] to logits (B, num_classes); frozen and in eval mode meanwhile.
+        dataset: dataset[i] gives (x float32 (C, H, W) in [0, 1], int label); images are read as lanes need
+        them.
+        ids: indices into dataset without duplicates; they also key the noise.
+        threat_model: `.norm` as the protocol's, `.eps` in pixel units.
+        seed: of all noise. micro_batch_size: lanes, the one shape the network sees; results depend on it only
+            through the rounding of float32 kernels.
+        device: where the model is (default: that of its first parameter).
+        progress: called with {"stage", "done", "total", "robust"} as samples finish a stage.
+
+    Raises:
+        ValueError: duplicate ids, a micro-batch below 1, a label outside [0, num_classes), wrong logits
+        shape.
+        ProtocolError: the protocol was made for another norm.
+        NonFiniteLogits: NaN or infinite logits, naming the samples.
+    """
+    if protocol.norm != threat_model.norm:
+        raise ProtocolError(f"protocol {protocol.name} was made for {protocol.norm}, not {threat_model.norm}")
+    if micro_batch_size < 1:
+        raise ValueError(f"micro_batch_size must be at least 1, got {micro_batch_size}")
+    if len(set(ids)) != len(ids):
+        raise ValueError("ids must not repeat: each names one sample and keys its noise")
+    if not len(ids):
+        return []
+    device = torch.device(device) if device is not None else _device_of(model)
+    lanes = Lanes(micro_batch_size, tuple(dataset[ids[0]][0].shape), device)
+    report = progress or (lambda event: None)
+    with frozen(model):
+        results, waiting = {}, []
+        for result, sample in _clean_pass(model, dataset, ids, lanes, num_classes):
+            results[result.id] = result
+            waiting += [sample] if result.robust else []
+            report({"stage": "clean", "done": len(results), "total": len(ids), "robust": len(waiting)})
+        for member in protocol.members:
+            search = SEARCHES[member.algorithm](member, lanes, threat_model.norm, threat_model.eps, seed)
+            robust, total = len(waiting), len(waiting)
+            for done, outcome in enumerate(run_member(model, search, waiting), 1):
+                results[outcome.id] = _merged(results[outcome.id], member.attack, outcome)
+                robust -= outcome.broken
+                report({"stage": member.attack, "done": done, "total": total, "robust": robust})
+            waiting = [sample for sample in waiting if results[sample.id].robust]
+    return [results[i] for i in sorted(results)]
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    first = next(model.parameters(), None)
+    return first.device if first is not None else torch.device("cpu")
+
+
+def _clean_pass(
+    model: nn.Module, dataset, ids: Sequence[int], lanes: Lanes, num_classes: int
+) -> Iterator[tuple[SampleResult, Sample]]:
+    """One forward per sample, in batches of the lanes' shape; its prediction and its ranking of the
+    targets."""
+    size = len(lanes.samples)
+    batch, labels = lanes.x.clone(), torch.zeros_like(lanes.y)
+    for first in range(0, len(ids), size):
+        chunk = [int(i) for i in ids[first : first + size]]
+        for lane, i in enumerate(chunk):
+            image, label = dataset[i]
+            if not 0 <= int(label) < num_classes:
+                raise ValueError(f"sample {i} has label {label}; expected 0 to {num_classes - 1}")
+            batch[lane], labels[lane] = image.to(batch), int(label)
+        logits = predict(model, batch)
+        if logits.shape != (size, num_classes):
+            expected = f"({size}, {num_classes})"
+            raise ValueError(f"the model's output has shape {tuple(logits.shape)}; expected {expected}")
+        here = torch.arange(size, device=batch.device)
+        check_finite(
+            logits, torch.tensor(chunk + [0] * (size - len(chunk)), device=batch.device), here < len(chunk)
+        )
+        predicted = logits.argmax(1).tolist()
+        # The label last, the others by falling logit, ties by index: the order in which targets are tried.
+        others = logits.scatter(1, labels.unsqueeze(1), -torch.inf)
+        targets = others.sort(dim=1, descending=True, stable=True).indices[
+            :, : min(MAX_TARGETS, num_classes - 1)
+        ]
+        for lane, i in enumerate(chunk):
+            label = int(labels[lane])
+            correct = predicted[lane] == label
+            yield (
+                SampleResult(i, label, predicted[lane], correct, None, None, None, 1, 0),
+                Sample(i, label, tuple(targets[lane].tolist()), lambda i=i: dataset[i][0]),
+            )
+
+
+def _merged(before: SampleResult, attack: str, outcome: Outcome) -> SampleResult:
+    """The sample's result after one more member."""
+    after = replace(
+        before,
+        forwards=before.forwards + outcome.forwards,
+        backwards=before.backwards + outcome.backwards,
+    )
+    if not outcome.broken:
+        return after
+    by = BrokenBy(attack, outcome.target, outcome.restart, outcome.iteration)
+    return replace(after, robust=False, broken_by=by, witness=outcome.point, margin=outcome.margin)

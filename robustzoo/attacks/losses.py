@@ -1,0 +1,58 @@
+"""What the attacks climb: per-sample functions of the logits, all larger where the attack is closer to
+success.
+
+`logits: (B, K)`, `y` and `target: (B,)` class indices; every function returns (B,).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_TINY = 1e-12
+
+
+def margin(logits: Tensor, y: Tensor) -> Tensor:
+    """z_y - max_{i != y} z_i: positive where y is predicted, negative where the sample is fooled."""
+    own = logits.gather(1, y.unsqueeze(1)).squeeze(1)
+    return own - logits.scatter(1, y.unsqueeze(1), -torch.inf).amax(1)
+
+
+def targeted_margin(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """z_t - z_y."""
+    pair = logits.gather(1, torch.stack((y, target), 1))
+    return pair[:, 1] - pair[:, 0]
+
+
+def dlr(logits: Tensor, y: Tensor) -> Tensor:
+    """-(z_y - max_{i != y} z_i) / (z_(1) - z_(3)); needs K >= 3 (Croce & Hein 2020, equation 6)."""
+    top = logits.topk(3, dim=1).values
+    own = logits.gather(1, y.unsqueeze(1)).squeeze(1)
+    other = torch.where(logits.argmax(1) == y, top[:, 1], top[:, 0])
+    return -(own - other) / (top[:, 0] - top[:, 2] + _TINY)
+
+
+def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """(z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2); needs K >= 4 (Croce & Hein 2020, equation 7)."""
+    top = logits.topk(4, dim=1).values
+    return targeted_margin(logits, y, target) / (top[:, 0] - 0.5 * (top[:, 2] + top[:, 3]) + _TINY)
+
+
+def attack_loss(name: str, logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """The loss that a protocol member names. Untargeted losses ignore `target`.
+
+    Raises:
+        ValueError: no loss of that name.
+    """
+    if name == "cross-entropy":
+        return F.cross_entropy(logits, y, reduction="none")
+    if name == "margin":
+        return -margin(logits, y)
+    if name == "dlr":
+        return dlr(logits, y)
+    if name == "targeted-margin":
+        return targeted_margin(logits, y, target)
+    if name == "targeted-dlr":
+        return targeted_dlr(logits, y, target)
+    raise ValueError(f"no attack loss called {name!r}")

@@ -1,0 +1,205 @@
+"""Square Attack (Andriushchenko et al. 2020): random search with squares, no gradients.
+
+The ranges of the draws are those of the published implementation: a square of side s starts at a row in
+[0, H - s), so it reaches the last row or column only where it spans the image.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from robustzoo import keyed_noise
+from robustzoo.attacks.lanes import Lanes, Search, select
+from robustzoo.attacks.losses import margin
+from robustzoo.attacks.projections import per_sample, perturbation_norm, steepest_step
+from robustzoo.attacks.protocols import Member
+
+# p is halved after these queries; the schedule of 10,000 queries, also where fewer are asked.
+HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+# Queries for which a lane's numbers are drawn at once: the cost of a draw is its number of tensor operations.
+_CHUNK = 250
+
+
+def side(query: int, p_init: float, shape: tuple[int, ...], norm: str) -> int:
+    """Side of the square of the query-th proposal (from 0) for images of `shape: (C, H, W)`.
+
+    Linf: sqrt(p H W), rounded, at least 1. L2: at least 3 and made odd. Never more than the image's shorter
+    side.
+    """
+    height, width = shape[-2:]
+    p = p_init / 2 ** sum(query > at for at in HALVINGS)
+    s = round(math.sqrt(p * height * width))
+    s = max(s, 1) if norm == "linf" else max(s, 3) | 1
+    return min(s, height, width)
+
+
+class Square(Search):
+    """Keeps the best point so far; a proposal that lowers the margin replaces it."""
+
+    differentiates = False
+
+    def __init__(self, member: Member, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
+        super().__init__(member, lanes, norm, eps, seed)
+        channels, height, width = lanes.x.shape[1:]
+        device = lanes.x.device
+        sides = [
+            side(q, member.constants["p_init"], lanes.x.shape[1:], norm) for q in range(member.iterations)
+        ]
+        self.sides = torch.tensor([*sides, sides[-1]], device=device)
+        self.rows, self.columns = torch.arange(height, device=device), torch.arange(width, device=device)
+        self.best = self.points.clone()
+        self.margin_best = torch.zeros(len(lanes.y), device=device)
+        self.numbers = 2 + channels if norm == "linf" else 5 + channels
+        self.drawn = torch.zeros(len(lanes.y), _CHUNK, self.numbers, device=device)
+        self.chunks = -(-member.iterations // _CHUNK)
+        self.lane = torch.arange(len(lanes.y), device=device)
+        if norm == "linf":
+            self.lower, self.upper = self.points.clone(), self.points.clone()
+        else:
+            self.bumps = Bumps(sorted(set(sides)), height, width, device)
+
+    def begin(self, starting: Tensor) -> None:
+        x = self.lanes.x
+        channels, _, width = x.shape[1:]
+        if self.norm == "linf":
+            self.lower = select(starting, (x - self.eps).clamp(0.0, 1.0), self.lower)
+            self.upper = select(starting, (x + self.eps).clamp(0.0, 1.0), self.upper)
+            stripes = self.draw(starting, keyed_noise.uniform, (channels, 1, width), "/start")
+            start = torch.where(stripes < 0.5, self.lower, self.upper)
+        else:
+            tiles = self.bumps.tiles
+            noise = self.draw(starting, keyed_noise.uniform, (1 + channels, tiles), "/start")
+            start = self._at_eps(self.bumps.grid(noise))
+        self.points = select(starting, start, self.points)
+        self.iteration = self.iteration.masked_fill(starting, 0)
+
+    def advance(self, logits: Tensor, loss: Tensor | None, grad: Tensor | None) -> Tensor:
+        found = margin(logits, self.lanes.y)
+        improved = (self.iteration == 0) | (found < self.margin_best)
+        self.margin_best = torch.where(improved, found, self.margin_best)
+        self.best = select(improved, self.points, self.best)
+        exhausted = self.iteration >= self.member.iterations
+        self._redraw(self.lanes.active & ~exhausted)
+        numbers = self.drawn[self.lane, self.iteration % _CHUNK]
+        propose = self._propose_linf if self.norm == "linf" else self._propose_l2
+        self.points = propose(self.sides[self.iteration], numbers)
+        self.iteration = (self.iteration + 1).clamp_max(self.member.iterations)
+        return exhausted
+
+    def _redraw(self, going: Tensor) -> None:
+        """Numbers for the next chunk of queries, in the lanes that have used theirs up."""
+        due = ((self.iteration % _CHUNK == 0) & going).nonzero().squeeze(1)
+        if len(due):
+            index = self.lanes.attempt[due] * self.chunks + self.iteration[due] // _CHUNK
+            self.drawn[due] = keyed_noise.uniform(
+                self.seed, self.lanes.ids[due], self.member.attack, (_CHUNK, self.numbers), index=index
+            )
+
+    def _window(self, sides: Tensor, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Row offsets (L, H), column offsets (L, W) from a window's corner, and the window, (L, 1, H, W)
+        bool.
+
+        row, column: (L,) uniform in [0, 1), which place the corner.
+        """
+        top = (row * (len(self.rows) - sides)).long()
+        left = (column * (len(self.columns) - sides)).long()
+        down, right = self.rows - top.unsqueeze(1), self.columns - left.unsqueeze(1)
+        inside_rows = (down >= 0) & (down < sides.unsqueeze(1))
+        inside_columns = (right >= 0) & (right < sides.unsqueeze(1))
+        return down, right, (inside_rows.unsqueeze(2) & inside_columns.unsqueeze(1)).unsqueeze(1)
+
+    def _propose_linf(self, sides: Tensor, numbers: Tensor) -> Tensor:
+        """In a square, every channel goes to one face of the ball (a change of 2 eps, clipped, ends
+        there)."""
+        window = self._window(sides, numbers[:, 0], numbers[:, 1])[2]
+        face = torch.where(numbers[:, 2:, None, None] < 0.5, self.lower, self.upper)
+        return torch.where(window, face, self.best)
+
+    def _propose_l2(self, sides: Tensor, numbers: Tensor) -> Tensor:
+        """Move the norm of one window, and what is unused of eps, into a signed bump in another."""
+        x = self.lanes.x
+        delta = self.best - x
+        down, right, window = self._window(sides, numbers[:, 0], numbers[:, 1])
+        other = self._window(sides, numbers[:, 2], numbers[:, 3])[2]
+        sign = torch.where(numbers[:, 5:, None, None] < 0.5, -1.0, 1.0)
+        bump = self.bumps.at(sides, numbers[:, 4] < 0.5, down, right).unsqueeze(1) * sign
+        old = torch.where(window, delta, 0.0)
+        bump = torch.where(window, bump + old / (_plane_norm(old) + 1e-12), 0.0)
+        unused = (self.eps**2 - perturbation_norm(delta, "l2").square()).clamp_min(0.0) / x.shape[1]
+        freed = _plane_norm(torch.where(window | other, delta, 0.0)).square()
+        bump = bump / (_plane_norm(bump) + 1e-12) * (per_sample(unused, x) + freed).sqrt()
+        return self._at_eps(torch.where(window, bump, torch.where(other, 0.0, delta)))
+
+    def _at_eps(self, delta: Tensor) -> Tensor:
+        """The point at distance eps from the image in direction delta: (L, C, H, W), clamped to the box."""
+        return (self.lanes.x + self.eps * steepest_step(delta, "l2")).clamp(0.0, 1.0)
+
+
+def _plane_norm(delta: Tensor) -> Tensor:
+    """L2 norm of every channel's plane, (L, C, 1, 1)."""
+    return torch.linalg.vector_norm(delta, dim=(2, 3), keepdim=True)
+
+
+def bump(s: int) -> Tensor:
+    """The L2 attack's shape (s, s), of norm 1: a positive hill above a negative one (its section 3.4)."""
+    shape = torch.cat((_hill(s // 2, s), -_hill(s - s // 2, s)))
+    return shape / torch.linalg.vector_norm(shape)
+
+
+def _hill(height: int, width: int) -> Tensor:
+    """(height, width) of norm 1, falling from its centre c in squares: sum over k >= |ij - c|_inf of 1 / (k +
+    1)^2."""
+    if height == 0:
+        return torch.zeros(0, width)
+    levels = max(height, width) // 2 + 1
+    tails = (1.0 / torch.arange(1, levels + 1, dtype=torch.float64).square()).flip(0).cumsum(0).flip(0)
+    down = (torch.arange(height) - height // 2).abs().unsqueeze(1)
+    right = (torch.arange(width) - width // 2).abs().unsqueeze(0)
+    hill = tails[torch.maximum(down, right)]
+    return (hill / torch.linalg.vector_norm(hill)).float()
+
+
+class Bumps:
+    """All bumps that a run needs, on one grid, so that lanes with different sides are served in one
+    look-up."""
+
+    def __init__(self, sides: list[int], height: int, width: int, device: torch.device) -> None:
+        largest = max(sides)
+        bank = torch.zeros(len(sides), 2, largest, largest)
+        self.position = torch.zeros(largest + 1, dtype=torch.int64)
+        for i, s in enumerate(sides):
+            bank[i, 0, :s, :s] = bump(s)
+            bank[i, 1, :s, :s] = bump(s).T
+            self.position[s] = i
+        self.bank, self.position, self.largest = bank.to(device), self.position.to(device), largest
+        # The start tiles the image with bumps of a fifth of its height, centred.
+        s = max(height // 5, 1)
+        s = min(s, width)
+        rows, columns = height // s, width // s
+        self.tiles = rows * columns
+        i = torch.arange(height) - (height - rows * s) // 2
+        j = torch.arange(width) - (width - columns * s) // 2
+        inside = ((i >= 0) & (i < rows * s)).unsqueeze(1) & ((j >= 0) & (j < columns * s)).unsqueeze(0)
+        tile = i.div(s, rounding_mode="floor").unsqueeze(1) * columns + j.div(s, rounding_mode="floor")
+        one = bump(s)
+        tiled = torch.stack([shape[i.remainder(s)][:, j.remainder(s)] for shape in (one, one.T)])
+        self.tile = tile.masked_fill(~inside, 0).to(device)
+        self.tiled = tiled.masked_fill(~inside, 0.0).to(device)
+
+    def at(self, sides: Tensor, upright: Tensor, down: Tensor, right: Tensor) -> Tensor:
+        """(L, H, W): each lane's bump at its window's offsets `down: (L, H)`, `right: (L, W)`; garbage
+        outside."""
+        row = down.clamp(0, self.largest - 1).unsqueeze(2)
+        column = right.clamp(0, self.largest - 1).unsqueeze(1)
+        which = self.position[sides][:, None, None], upright.long()[:, None, None]
+        return self.bank[which[0], which[1], row, column]
+
+    def grid(self, noise: Tensor) -> Tensor:
+        """The start (L, C, H, W) from noise (L, 1 + C, tiles) in [0, 1): orientation, then a sign per
+        channel."""
+        coin = (noise < 0.5)[:, :, self.tile]
+        base = torch.where(coin[:, :1], self.tiled[0], self.tiled[1])
+        return torch.where(coin[:, 1:], base, -base)
