@@ -32,7 +32,7 @@ _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.parquet$")
 class ParquetImages(ImageDataset):
     """Images of one fixed size from parquet shards.
 
-    Memory: the encoded bytes (16 MB for the 50,000 images of cifar10jpg) and, filled as images are first
+    Memory: the encoded bytes (46 MB for the 50,000 images of cifar10jpg) and, filled as images are first
     read, their pixels as uint8 (up to 154 MB for the same set), so that an image is decoded once.
 
     key, image_shape: as in ImageDataset. num_classes: labels must lie in [0, num_classes).
