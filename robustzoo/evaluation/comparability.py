@@ -1,0 +1,61 @@
+"""Comparable or not: whether a claim, its Evidence, the data here and this version speak of the same thing.
+
+Differences are field -> (claimed, found); with any of them, the numbers are about different things.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from robustzoo.attacks.protocols import ProtocolError
+from robustzoo.attacks.protocols import protocol as make_protocol
+from robustzoo.cards.claims import TERMS, Claim
+from robustzoo.cards.evidence import Evidence
+from robustzoo.data import ImageDataset, evaluation_subset, open_data, pixel_digest
+
+
+def card_differences(claim: Claim, evidence: Evidence) -> dict[str, tuple[Any, Any]]:
+    """Terms in which claim and Evidence, or the Evidence and this version's protocol, differ."""
+    doc = evidence.doc
+    differences = claim.differences(Claim.from_evidence(evidence), ("model_name", *TERMS))
+    if doc["model"]["sha256"] is None:
+        differences["weights sha256"] = ("the weights in the folder", "not stated in the Evidence")
+    if not differences:
+        try:
+            known = make_protocol(claim.protocol, claim.threat_model, doc["dataset"]["num_classes"]).digest
+        except ProtocolError as error:
+            known = str(error)
+        if known != claim.protocol_digest:
+            differences["protocol of this version"] = (claim.protocol_digest, known)
+    return differences
+
+
+def open_stated(evidence: Evidence, data: Any, data_root: str | Path | None) -> ImageDataset:
+    stated = evidence.doc["dataset"]
+    return open_data(stated["id"] if data is None else data, data_root, split=stated["split"])
+
+
+def data_differences(
+    evidence: Evidence, dataset: ImageDataset, notes: list[str]
+) -> dict[str, tuple[Any, Any]]:
+    """Where the images here are not those of the Evidence, or are not the subset that its name says."""
+    stated = evidence.doc["dataset"]
+    indices, n = stated["indices"], len(stated["indices"])
+    if indices[-1] >= len(dataset):
+        return {"dataset size": (f"at least {indices[-1] + 1} images", f"{len(dataset)} images")}
+    digest = pixel_digest(dataset, indices)
+    if digest != stated["digest"]:
+        return {"dataset digest": (stated["digest"], digest)}
+    labels = [sample["label"] for sample in evidence.doc["samples"]]
+    if labels != [int(dataset.labels[i]) for i in indices]:
+        return {"labels": ("those in the Evidence", "those of the images")}
+    if stated["subset"] == f"chosen{n}":
+        notes.append(f"the {n} images were chosen by hand: their accuracy says nothing about the dataset's")
+        return {}
+    drawn = evaluation_subset(dataset, n)
+    if (drawn.id, drawn.indices) != (stated["subset"], indices):
+        return {
+            "subset": (f"{stated['subset']}, ids {indices[:5]}...", f"{drawn.id}, ids {drawn.indices[:5]}...")
+        }
+    return {}

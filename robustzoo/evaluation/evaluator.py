@@ -1,0 +1,292 @@
+"""evaluate(): attack a model on fixed images and say, image by image and with proof, what it withstood."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from robustzoo.attacks.autoattack import SampleResult
+from robustzoo.attacks.frozen import frozen
+from robustzoo.attacks.protocols import Protocol
+from robustzoo.attacks.protocols import protocol as make_protocol
+from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.witnesses import Witnesses
+from robustzoo.data import Subset
+from robustzoo.evaluation import machine
+from robustzoo.evaluation.guards import (
+    GuardError,
+    check_eval_mode,
+    check_forward,
+    check_labels,
+    probe_images,
+)
+from robustzoo.evaluation.progress import Reporter, duration
+from robustzoo.evaluation.samples import choose_samples, open_samples
+from robustzoo.evaluation.witnessing import Candidate, make_witnesses
+from robustzoo.evaluation.workers import ModelFolder, Work, run_share, run_shares
+from robustzoo.models.folder import sha256_file
+from robustzoo.models.pixel_model import PixelModel
+from robustzoo.registry import ThreatModel
+
+# Large enough to keep one core busy on small images, small enough for a laptop at 224 pixels.
+DEFAULT_MICRO_BATCH = 64
+
+
+def evaluate(
+    model: nn.Module,
+    data: Any,
+    threat_model: str | ThreatModel | None = None,
+    protocol: str = "aa-standard",
+    *,
+    n: int | None = None,
+    indices: Sequence[int] | None = None,
+    seed: int = 0,
+    micro_batch_size: int | None = None,
+    workers: int = 1,
+    device: str | torch.device | None = None,
+    out: str | Path | None = None,
+    data_root: str | Path | None = None,
+    name: str | None = None,
+    progress: bool | Callable[[dict], None] = True,
+) -> Evidence:
+    """Clean and robust accuracy of `model`, as Evidence: verdicts per image, counts, intervals, witnesses.
+
+    At one micro-batch size the result does not depend on the order, number or grouping of the images, nor on
+    `workers`. On the CPU each process computes with one thread (restored afterwards), so that it does not
+    depend on the number of cores either.
+
+    Args:
+        model: any module from pixels x: (B, C, H, W) in [0, 1] to logits (B, K), in eval mode. It is left as
+            it was.
+        data: a dataset name, a folder, a torch Dataset or a pair of tensors: see `samples.open_samples`.
+        threat_model: for example "linf:8/255"; default: the model's own `.threat_model`.
+        protocol: see `robustzoo.attacks.autoattack.protocol`.
+        n: evaluate a fixed random subset of this many images. Default: all.
+        indices: evaluate these positions of the dataset instead, given in any order.
+        seed: of every draw of the attacks; recorded.
+        micro_batch_size: images a forward pass, one shape for the whole run; recorded, since the last bits of
+            float32 results depend on it. Default: 64, or the number of images where that is smaller.
+        workers: processes that share the images.
+        device: where to compute; default: where the model is.
+        out: folder in which `evidence/<protocol>.<dataset>-<split>.<subset>.json` and its
+            `.witness.safetensors` are written, atomically, after everything has succeeded.
+        data_root: folder of a named dataset's files.
+        name: what the Evidence calls the model; default: its registry name, or its class.
+        progress: True shows it on standard error, False is silent, a function gets each message as a dict.
+
+    Returns:
+        Evidence, with the attribute `witness_set` (Witnesses: a point that fools the model for each image
+        that was classified correctly and broken).
+
+    Raises:
+        GuardError: the model would give a meaningless number, or an argument is out of range.
+        DataError, MissingData, ThreatModelError, ProtocolError: what was asked for does not exist.
+        WorkerError: a worker process failed. Nothing is written on any error.
+    """
+    if threat_model is None:
+        threat_model = getattr(model, "threat_model", None)
+        if threat_model is None:
+            raise GuardError('no threat model: the model has none of its own; pass one such as "linf:8/255"')
+    threat_model = ThreatModel.parse(threat_model)
+    least = {"seed": (seed, 0), "micro_batch_size": (micro_batch_size, 1), "workers": (workers, 1)}
+    for label, (value, low) in least.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
+            raise GuardError(f"{label} is {value!r}; expected an integer of at least {low}")
+    check_eval_mode(model)
+    device = machine.device_of(model) if device is None else torch.device(device)
+    dataset = open_samples(data, model, data_root)
+
+    started, start = datetime.datetime.now(datetime.timezone.utc), time.perf_counter()
+    with (
+        Reporter(progress) as reporter,
+        machine.strict_arithmetic(device),
+        machine.placed(model, device),
+        frozen(model),
+    ):
+        probe = probe_images([dataset[i][0] for i in range(min(4, len(dataset)))]).to(device)
+        num_classes = check_forward(model, probe, gradients=protocol != "square")
+        check_labels(dataset.labels, num_classes)
+        plan = make_protocol(protocol, threat_model, num_classes)
+        subset = choose_samples(dataset, n, indices)
+        size = min(DEFAULT_MICRO_BATCH, len(subset)) if micro_batch_size is None else micro_batch_size
+        workers = min(workers, len(subset))
+        work = Work(dataset, plan, threat_model, num_classes, seed, size, str(device))
+        reporter.say(cost_line(model, dataset[subset.indices[0]][0], work, len(subset), workers), "cost")
+        results = _attack(model, work, subset, workers, reporter)
+        witnesses = _witnesses(model, work, results, device, reporter)
+        fingerprint = machine.fingerprint(device, size)
+
+    sha256 = weights_hash(model)
+    run = {
+        "started": started.isoformat(timespec="seconds"),
+        "wall_seconds": round(time.perf_counter() - start, 3),
+        "device": str(device),
+        "threads": fingerprint["threads"],
+        "workers": workers,
+        "fingerprint": fingerprint,
+        "versions": machine.versions(),
+    }
+    described = {"name": name or _name(model, sha256), "sha256": sha256}
+    evidence = _evidence(described, work, subset, results, run)
+    evidence.witness_set = witnesses
+    if out is not None:
+        write_evidence(evidence, witnesses, Path(out))
+    return evidence
+
+
+def cost_line(model: nn.Module, x: Tensor, work: Work, count: int, workers: int) -> str:
+    """What the run costs at most, in passes and (from a short trial on `x: (C, H, W)`) in seconds."""
+    forwards, backwards = passes_at_most(work.protocol)
+    batch = x.expand(work.micro_batch_size, *x.shape).to(work.device)
+    forward, backward = machine.seconds_per_pass(model, batch, gradients=backwards > 0)
+    seconds = (forwards * forward + backwards * backward) * count / work.micro_batch_size / workers
+    return (
+        f"{work.protocol.name} on {count} images: at most {count * forwards:,} forwards and "
+        f"{count * backwards:,} backwards, about {duration(seconds)} if all stay robust "
+        f"({workers} process{'es' if workers > 1 else ''}, micro-batch {work.micro_batch_size}, "
+        f"{work.device})"
+    )
+
+
+def passes_at_most(protocol: Protocol) -> tuple[int, int]:
+    """(forwards, backwards) that a sample which is never broken costs at most.
+
+    One forward for the clean image; an attempt of I iterations evaluates its start and I points, all but the
+    last with a gradient. FAB may look at a second point per iteration, Square needs no gradient.
+    """
+    forwards, backwards = 1, 0
+    for member in protocol.members:
+        steps = member.attempts * member.iterations
+        forwards += member.attempts + steps * (2 if member.algorithm == "fab" else 1)
+        backwards += 0 if member.algorithm == "square" else steps
+    return forwards, backwards
+
+
+def weights_hash(model: nn.Module) -> str | None:
+    """SHA-256 of the file that the model was loaded from; None without one or if changed since."""
+    if not isinstance(model, PixelModel) or model.folder is None:
+        return None
+    path = Path(model.folder) / "model.safetensors"
+    if not path.is_file():
+        return None
+    stored, state = load_file(path), model.network.state_dict()
+    same = stored.keys() == state.keys() and all(torch.equal(stored[key], state[key].cpu()) for key in stored)
+    return sha256_file(path) if same else None
+
+
+def write_evidence(evidence: Evidence, witnesses: Witnesses, out: Path) -> Path:
+    """Write witnesses, then the document that names them, into `out/evidence`; returns the document's path.
+
+    The document comes last, so that one that is there has its witnesses.
+    """
+    dataset, protocol = evidence.doc["dataset"], evidence.doc["protocol"]["name"]
+    stem = f"{protocol}.{dataset['id']}-{dataset['split']}.{dataset['subset']}"
+    stem = re.sub(r"[^A-Za-z0-9._+-]", "_", stem)
+    path = out / "evidence" / f"{stem}.json"
+    if len(witnesses):
+        file = path.with_name(f"{stem}.witness.safetensors")
+        sha256 = witnesses.save(file)
+        evidence.doc["witnesses"] = {"file": file.name, "sha256": sha256, "count": len(witnesses)}
+    evidence.save(path)
+    return path
+
+
+def _attack(
+    model: nn.Module, work: Work, subset: Subset, workers: int, reporter: Reporter
+) -> list[SampleResult]:
+    if workers == 1:
+        return run_share(model, work, subset.indices, lambda message: reporter.update(**message))
+    sha256 = weights_hash(model)
+    source = model if sha256 is None else ModelFolder(Path(model.folder), sha256)
+    return run_shares(
+        source,
+        work,
+        subset.indices,
+        workers,
+        lambda number, message: reporter.update(**message, worker=number),
+    )
+
+
+def _witnesses(
+    model: nn.Module, work: Work, results: list[SampleResult], device: torch.device, reporter: Reporter
+) -> Witnesses:
+    found = [Candidate(r.id, r.label, r.witness) for r in results if r.broken_by is not None]
+    made = make_witnesses(
+        model,
+        work.dataset,
+        found,
+        work.threat_model,
+        work.micro_batch_size,
+        device,
+        lambda done: reporter.update("witnesses", done, len(found)),
+    )
+    borderline = [w.id for w in made if w.borderline]
+    if borderline:
+        reporter.say(
+            f"{len(borderline)} broken images are borderline (logits within 1e-4 of a tie, ids "
+            f"{', '.join(map(str, borderline[:10]))}): elsewhere their verdict may differ"
+        )
+    shape = (0, *work.dataset.image_shape)
+    return Witnesses(
+        np.array([w.id for w in made], np.int64),
+        np.stack([w.point.numpy() for w in made]) if made else np.empty(shape, np.float32),
+        np.array([w.lead for w in made], np.float32),
+    )
+
+
+def _evidence(
+    model: dict[str, Any], work: Work, subset: Subset, results: list[SampleResult], run: dict[str, Any]
+) -> Evidence:
+    dataset = work.dataset
+    return Evidence.build(
+        model=model,
+        threat_model=work.threat_model,
+        protocol=work.protocol.to_json(),
+        dataset={
+            "id": dataset.key,
+            "split": dataset.split,
+            "subset": subset.id,
+            "num_classes": work.num_classes,
+            "image_shape": list(dataset.image_shape),
+            "indices": subset.indices,
+            "digest": subset.digest,
+        },
+        seed=work.seed,
+        micro_batch_size=work.micro_batch_size,
+        samples=[_sample(result) for result in results],
+        passes={
+            "forward": sum(result.forwards for result in results),
+            "backward": sum(result.backwards for result in results),
+        },
+        run=run,
+    )
+
+
+def _sample(result: SampleResult) -> dict[str, Any]:
+    by = result.broken_by
+    return {
+        "id": int(result.id),
+        "label": int(result.label),
+        "predicted": int(result.predicted),
+        "robust": bool(result.robust),
+        "broken_by": None
+        if by is None
+        else {"attack": by.attack, "target": by.target, "restart": by.restart, "iteration": by.iteration},
+    }
+
+
+def _name(model: nn.Module, sha256: str | None) -> str:
+    own = getattr(model, "name", None)
+    if own is None:
+        return type(model).__name__
+    changed = sha256 is None and getattr(model, "folder", None) is not None
+    return f"{own} (changed since loading)" if changed else own

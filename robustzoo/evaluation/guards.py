@@ -1,0 +1,151 @@
+"""Guards: what must be true of a model before its robustness number means anything.
+
+Every guard is an error, never a warning: each of these mistakes changes the number and is easily overlooked.
+(Images outside [0, 1] and labels that are not class ids are refused where data are opened, in
+robustzoo.data.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+# Two forwards of the same sample may differ by rounding (another batch shape picks another kernel), relative
+# to the largest logit. Dropout, batch statistics or added noise differ by orders of magnitude more.
+_SAME = 1e-4
+
+
+class GuardError(ValueError):
+    """The model or the data would give a meaningless number; the message says what to change."""
+
+
+def check_labels(labels: Sequence[int] | np.ndarray, num_classes: int) -> None:
+    """Every class id of the data must be an output of the model.
+
+    Raises:
+        GuardError: a label below 0 or at least `num_classes`.
+    """
+    labels = np.asarray(labels)
+    for index in np.flatnonzero((labels < 0) | (labels >= num_classes))[:1]:
+        raise GuardError(
+            f"label of sample {index} is {labels[index]}, but the model has {num_classes} outputs: expected "
+            f"0..{num_classes - 1}. Check that model and data number the same classes in the same order, "
+            "from 0"
+        )
+
+
+def check_eval_mode(model: nn.Module) -> None:
+    """Every module must be in eval mode.
+
+    Raises:
+        GuardError: names the first modules that are in training mode.
+    """
+    training = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
+    if training:
+        more = f" and {len(training) - 3} more" if len(training) > 3 else ""
+        raise GuardError(
+            f"{len(training)} modules are in training mode ({', '.join(training[:3])}{more}); expected none, "
+            "since dropout and batch statistics change the verdicts: call model.eval() first"
+        )
+
+
+def probe_images(images: list[Tensor]) -> Tensor:
+    """(4, C, H, W) images to try a model on: the first four given, or fewer and their negatives."""
+    images = images[:4]
+    return torch.stack([*images, *(1.0 - x for x in images), *images, *images][:4])
+
+
+def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True) -> int:
+    """Try the model on a few images and return its number of classes K.
+
+    Args:
+        x: (4, C, H, W) in [0, 1] on the model's device, from `probe_images`.
+        gradients: the protocol needs the gradient of the logits with respect to the pixels.
+
+    Raises:
+        GuardError: the forward fails; its output is not float32 (B, K) with K >= 2; rows are probabilities;
+            logits are not finite; two calls differ; a sample's logits depend on its batch; there is no
+            gradient.
+    """
+    logits = _forward(model, x)
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(x):
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise GuardError(
+            f"the model returned {shape} for {len(x)} images; expected logits ({len(x)}, K) in one tensor"
+        )
+    num_classes = logits.shape[1]
+    if num_classes < 2:
+        raise GuardError(
+            "the model has 1 output; expected K >= 2 logits: for a single logit z, return (0, z)"
+        )
+    if logits.dtype != torch.float32:
+        raise GuardError(
+            f"the model returned {logits.dtype}; expected float32, since verdicts are decided in it: use "
+            "model.float() and switch autocast off"
+        )
+    if not logits.isfinite().all():
+        raise GuardError(
+            "the model returned NaN or infinite logits for clean images; expected finite ones: check the "
+            "weights (a broken checkpoint, or an overflow in the model)"
+        )
+    if (logits >= 0).all() and ((logits.sum(1) - 1).abs() < 1e-4).all():
+        raise GuardError(
+            "the model's rows are non-negative and sum to 1, which is a softmax; expected logits: return the "
+            "scores before the softmax (saturated probabilities hide the gradient and fake robustness)"
+        )
+    scale = 1.0 + logits.abs().max()
+    again = (_forward(model, x) - logits).abs().max() / scale
+    if not again <= _SAME:
+        raise GuardError(
+            f"two calls on the same images differ by {float(again):.2g} of the largest logit; expected equal "
+            "logits: switch off what is random in the forward. Randomised defences need a protocol that "
+            "averages over draws"
+        )
+    for order in ([0], [3, 2, 1, 0], [1, 3], [2, 2, 0]):
+        other = (_forward(model, x[order]) - logits[order]).abs().max() / scale
+        if not other <= _SAME:
+            raise GuardError(
+                f"logits of the same image change by {float(other):.2g} of the largest logit with the other "
+                "images of the batch; expected every image to be classified alone: no statistics over the "
+                "batch"
+            )
+    if gradients:
+        _check_gradient(model, x)
+    return num_classes
+
+
+def _forward(model: nn.Module, x: Tensor) -> Any:
+    try:
+        with torch.no_grad():
+            return model(x)
+    except GuardError:
+        raise
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise GuardError(
+            f"the model fails on a float32 batch of shape {tuple(x.shape)} in [0, 1] on {x.device}: {error}. "
+            "Expected a module from pixels to logits: wrap what it needs (resizing, channels, dtype) into "
+            "its forward"
+        ) from error
+
+
+def _check_gradient(model: nn.Module, x: Tensor) -> None:
+    pixels = x.clone().requires_grad_(True)
+    with torch.enable_grad():
+        logits = model(pixels)
+        gradient = (
+            torch.autograd.grad(logits.sum(), pixels, allow_unused=True)[0] if logits.requires_grad else None
+        )
+    if gradient is None:
+        raise GuardError(
+            "the logits have no gradient with respect to the pixels; expected a differentiable forward: "
+            "remove no_grad, detach and conversions to numpy, or use the protocol `square`"
+        )
+    if not gradient.isfinite().all():
+        raise GuardError(
+            "the gradient of the logits is not finite on clean images; expected finite values: look for "
+            "sqrt, log or a division at zero in the forward"
+        )

@@ -1,0 +1,105 @@
+"""The machine a run happens on: one thread, strict float32, the right device; and its fingerprint."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+import robustzoo
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Device of the model's first parameter or buffer; the CPU for a model without any."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        return tensor.device
+    return torch.device("cpu")
+
+
+@contextmanager
+def strict_arithmetic(device: torch.device) -> Iterator[None]:
+    """Within the block: float32 means float32, and on the CPU one thread computes; settings are put back.
+
+    One thread, because the order of a sum (and so its last bits) depends on how many threads share it: with
+    one, a result does not depend on the core count, and processes that share the work agree with a single
+    process.
+    """
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    cudnn = torch.backends.cudnn
+    with cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=False):
+        try:
+            torch.set_float32_matmul_precision("highest")
+            if device.type == "cpu":
+                torch.set_num_threads(1)
+            yield
+        finally:
+            torch.set_float32_matmul_precision(precision)
+            torch.set_num_threads(threads)
+
+
+@contextmanager
+def placed(model: nn.Module, device: torch.device) -> Iterator[nn.Module]:
+    """Within the block the model is on `device`; afterwards it is back where it was."""
+    before = device_of(model)
+    try:
+        yield model.to(device)
+    finally:
+        model.to(before)
+
+
+def fingerprint(device: torch.device, micro_batch_size: int) -> dict[str, str | int]:
+    """What float32 results may depend on: the same fingerprint gives the same verdicts.
+
+    Call it within `strict_arithmetic`, so that `threads` is the count the run computes with.
+    """
+    if device.type == "cuda":
+        processor = torch.cuda.get_device_name(device)
+    else:
+        processor = torch.backends.cpu.get_cpu_capability()
+    return {
+        "processor": processor,
+        "device": device.type,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "micro_batch_size": micro_batch_size,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computed the result."""
+    return {
+        "robustzoo": robustzoo.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def seconds_per_pass(model: nn.Module, x: Tensor, *, gradients: bool = True) -> tuple[float, float]:
+    """Seconds of one forward and of one backward of the batch `x: (B, C, H, W)`, from a short trial.
+
+    The first call warms up (allocation, kernel choice) and is not counted; the faster of two others is.
+    """
+
+    def forward() -> float:
+        start = time.perf_counter()
+        with torch.no_grad():
+            model(x).sum().item()
+        return time.perf_counter() - start
+
+    def both() -> float:
+        start = time.perf_counter()
+        pixels = x.clone().requires_grad_(True)
+        with torch.enable_grad():
+            torch.autograd.grad(model(pixels).sum(), pixels)[0].sum().item()
+        return time.perf_counter() - start
+
+    forward()
+    forward_seconds = min(forward(), forward())
+    if not gradients:
+        return forward_seconds, 0.0
+    both()
+    return forward_seconds, max(min(both(), both()) - forward_seconds, 0.0)

@@ -1,0 +1,310 @@
+"""verify(): is what a model's card claims true of these weights, and how much of it was tested."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from robustzoo.attacks.frozen import frozen
+from robustzoo.cards.claims import TERMS, CardError, Claim
+from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.witnesses import Witnesses
+from robustzoo.data import ImageDataset
+from robustzoo.evaluation import machine
+from robustzoo.evaluation.comparability import card_differences, data_differences, open_stated
+from robustzoo.evaluation.evaluator import evaluate
+from robustzoo.evaluation.replay import Replay, replay
+from robustzoo.evaluation.verification_report import (
+    HOLDS,
+    NOT_TESTED,
+    REFUTED,
+    ClaimReport,
+    VerificationReport,
+)
+from robustzoo.models.folder import read_folder, sha256_file, verify_sha256
+
+MODES = ("replay", "full")
+# Fresh seeds are below this: they fit any tool's integers, and there are enough that nobody tries them all.
+_SEEDS = 2**62
+
+
+class VerificationError(ValueError):
+    """A verification that cannot start: an argument, or what the folder lacks."""
+
+
+def verify(
+    folder: str | Path,
+    *,
+    card: str | Path | None = None,
+    mode: str = "replay",
+    sha256: str | None = None,
+    data: Any = None,
+    data_root: str | Path | None = None,
+    tolerance: int | None = None,
+    seed: int | None = None,
+    same_seed: bool = False,
+    workers: int = 1,
+    device: str | torch.device | None = None,
+    require: str | None = None,
+    log: str | Path | None = None,
+    progress: bool | Callable[[dict], None] = True,
+) -> VerificationReport:
+    """Check every claim of a model's card against its weights, its Evidence and the data.
+
+    `replay` classifies the clean images and every witness: one forward each. It can show that the model is at
+    most as robust as claimed ("consistent"), never that it is at least so. `full` runs the whole protocol
+    again, with fresh randomness, and says "confirmed" or "refuted".
+
+    Args:
+        folder: a model folder: weights, card (README.md), evidence/*.json and witnesses.
+        card: another card than the folder's own.
+        sha256: what the weights must hash to, beside what the Evidence says (for example the lock file's).
+        data: the images, as `evaluate` takes them, where the Evidence is not about a dataset of the catalog.
+        data_root: folder of a named dataset's files.
+        tolerance: images that a count may be off; default: the card's own, at most the larger of 1 % and 3.
+        seed: of a full run; default: drawn from system entropy, since a draw that the author can predict
+            proves nothing. Recorded in the report.
+        same_seed: use the Evidence's seed in a full run: equal counts on an equal machine.
+        workers, device, progress: as in `evaluate`, for a full run.
+        require: "confirmed" makes "consistent" exit with 3.
+        log: append one JSON line to this file.
+
+    Raises:
+        HashMismatch: the weights are not those that `sha256` or the Evidence names.
+        CardError: no card, or a card without claims.
+        FolderError, EvidenceError, WitnessError: a file of the folder is missing, damaged or contradicts
+            itself.
+        DataError, MissingData: the images cannot be had.
+        VerificationError: a wrong argument, or no Evidence in the folder.
+    """
+    folder = Path(folder)
+    if mode not in MODES:
+        raise VerificationError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
+    if require not in (None, "confirmed"):
+        raise VerificationError(f'require is {require!r}; expected "confirmed" or None')
+    if seed is not None and same_seed:
+        raise VerificationError(f"seed {seed} and same_seed were both given; expected one of them")
+    claims = Claim.from_card(_card_text(folder, card))
+    documents = _evidence_documents(folder)
+    weights = folder / "model.safetensors"
+    found = sha256_file(weights) if weights.is_file() else ""
+    pairs = [(claim, *_closest(claim, documents)) for claim in claims]
+    for expected in (sha256, *(evidence.doc["model"]["sha256"] for _, evidence, _ in pairs)):
+        if expected is not None:
+            verify_sha256(weights, expected, next_step="restore the weights, or evaluate these weights anew")
+    model = read_folder(folder)
+    run = {"workers": workers, "device": device, "progress": progress}
+    reports = []
+    for claim, evidence, path in pairs:
+        allowed = claim.tolerance if tolerance is None else tolerance
+        report = ClaimReport(
+            claim, allowed, "not comparable", dict.fromkeys(("clean", "upper", "lower"), NOT_TESTED)
+        )
+        report.differences = card_differences(claim, evidence)
+        if not report.differences:
+            dataset = open_stated(evidence, data, data_root)
+            report.differences = data_differences(evidence, dataset, report.notes)
+        if not report.differences:
+            drawn = evidence.seed if same_seed else secrets.randbelow(_SEEDS) if seed is None else seed
+            witnesses = _load_witnesses(evidence, path, report.notes)
+            _check(
+                report,
+                evidence,
+                model,
+                dataset,
+                witnesses,
+                {**run, "seed": drawn} if mode == "full" else None,
+            )
+        reports.append(report)
+    result = VerificationReport(claims[0].model_name, str(folder), found, mode, reports, require)
+    if log is not None:
+        _append(Path(log), result)
+    return result
+
+
+def _check(
+    report: ClaimReport,
+    evidence: Evidence,
+    model: nn.Module,
+    dataset: ImageDataset,
+    witnesses: Witnesses | None,
+    full: dict[str, Any] | None,
+) -> None:
+    """Replay, then (where `full` has its arguments) attack again; fills in the report."""
+    claim, counts, indices = report.claim, evidence.doc["counts"], evidence.doc["dataset"]["indices"]
+    size = evidence.doc["micro_batch_size"]
+    device = torch.device("cpu" if full is None or full["device"] is None else full["device"])
+    with machine.strict_arithmetic(device), machine.placed(model, device), frozen(model):
+        found = replay(model, dataset, indices, witnesses, claim.threat_model, size, device)
+        here = machine.fingerprint(device, size)
+    there = evidence.doc["run"]["fingerprint"]
+    report.fingerprint = {
+        key: (there.get(key), here.get(key))
+        for key in sorted({*there, *here})
+        if there.get(key) != here.get(key)
+    }
+    report.numbers = {
+        "n": claim.n,
+        "tolerance": report.tolerance,
+        "clean_claimed": claim.clean_correct,
+        "clean_found": len(found.clean_correct),
+        "robust_claimed": claim.robust_correct,
+        "robust_at_most": found.robust_at_most,
+        "witnesses_valid": len(found.valid),
+        "witnesses_needed": max(len(found.clean_correct) - claim.robust_correct - report.tolerance, 0),
+    }
+    _note_witnesses(report, found)
+    contradiction = _contradiction(claim, counts, report)
+    _judge_clean(report)
+    if full is None:
+        _judge_replay(report, contradiction)
+        return
+    fresh = evaluate(
+        model,
+        dataset,
+        claim.threat_model,
+        claim.protocol,
+        indices=indices,
+        micro_batch_size=size,
+        name=claim.model_name,
+        **full,
+    )
+    report.seed = fresh.seed
+    report.numbers["robust_found"] = fresh.robust_accuracy.correct
+    _compare_verdicts(report, evidence, fresh, found)
+    _judge_full(report)
+
+
+def _judge_clean(report: ClaimReport) -> None:
+    claimed, found = report.numbers["clean_claimed"], report.numbers["clean_found"]
+    report.parts["clean"] = HOLDS if abs(found - claimed) <= report.tolerance else REFUTED
+    report.reasons["clean"] = f"claimed {claimed}, found {found}"
+
+
+def _judge_replay(report: ClaimReport, contradiction: bool) -> None:
+    """Witnesses bound the robust images from above: they can prove the upper part and refute the lower."""
+    bound, claimed = report.numbers["robust_at_most"], report.numbers["robust_claimed"]
+    high, low = claimed + report.tolerance, claimed - report.tolerance
+    proof = f"{report.numbers['witnesses_valid']} witnesses fool the model, so at most {bound} are robust"
+    if bound <= high:
+        report.parts["upper"], report.reasons["upper"] = HOLDS, f"claimed {claimed}, {proof}"
+    else:
+        report.reasons["upper"] = (
+            f"claimed {claimed}, {proof}: {bound - high} more witnesses would be needed to show at most "
+            f"{high}"
+        )
+    if bound < low:
+        report.parts["lower"] = REFUTED
+        report.reasons["lower"] = f"claimed {claimed}, {proof}: {low - bound} too few, tolerance included"
+    else:
+        report.reasons["lower"] = (
+            f"only attacking again can show that at least {low} are robust: use mode full"
+        )
+    if contradiction or REFUTED in report.parts.values():
+        report.outcome = "refuted"
+    elif report.parts["upper"] == HOLDS:
+        report.outcome = "consistent"
+    else:
+        report.outcome = "inconclusive"
+
+
+def _judge_full(report: ClaimReport) -> None:
+    found, claimed = report.numbers["robust_found"], report.numbers["robust_claimed"]
+    off = found - claimed
+    for part, fails in (("upper", off > report.tolerance), ("lower", -off > report.tolerance)):
+        report.parts[part] = REFUTED if fails else HOLDS
+        report.reasons[part] = f"claimed {claimed}, the whole protocol left {found} robust ({off:+d})"
+    report.outcome = "refuted" if REFUTED in report.parts.values() else "confirmed"
+
+
+def _contradiction(claim: Claim, counts: dict[str, int], report: ClaimReport) -> bool:
+    """Whether card and Evidence disagree by more than the tolerance; any disagreement is noted."""
+    worst = 0
+    for field in ("clean_correct", "robust_correct"):
+        stated, counted = getattr(claim, field), counts[field]
+        if stated != counted:
+            report.notes.append(f"the card states {field} = {stated}, its own Evidence counts {counted}")
+            worst = max(worst, abs(stated - counted))
+    return worst > report.tolerance
+
+
+def _note_witnesses(report: ClaimReport, found: Replay) -> None:
+    for ids, what in (
+        (found.borderline, "do not fool the model here, within 1e-4 of a tie: unreplayable on this machine"),
+        (found.failing, "do not fool the model and prove nothing"),
+        (found.outside, f"are outside {report.claim.threat_model} or [0, 1] and prove nothing"),
+        (found.foreign, "are not about images of this subset and prove nothing"),
+    ):
+        if ids:
+            shown = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
+            report.notes.append(f"{len(ids)} of {found.witnesses} witnesses {what} (ids {shown})")
+
+
+def _compare_verdicts(report: ClaimReport, evidence: Evidence, fresh: Evidence, found: Replay) -> None:
+    before = {verdict.id: verdict.robust for verdict in evidence.verdicts}
+    changed = [verdict.id for verdict in fresh.verdicts if verdict.robust != before[verdict.id]]
+    report.numbers["verdicts_changed"] = len(changed)
+    if changed:
+        report.notes.append(
+            f"{len(changed)} images have another verdict than in the Evidence (ids {changed[:8]})"
+        )
+        if fresh.seed == evidence.seed and not report.fingerprint:
+            report.notes.append(
+                "with this seed on this fingerprint they should be equal: the Evidence was changed"
+            )
+    known = set(found.valid)
+    missed = sum(verdict.robust and verdict.id in known for verdict in fresh.verdicts)
+    if missed:
+        report.notes.append(f"{missed} images that this run left robust are broken by a stored witness")
+
+
+def _card_text(folder: Path, card: str | Path | None) -> str:
+    path = folder / "README.md" if card is None else Path(card)
+    if not path.is_file():
+        raise CardError(f"there is no card at {path}, so nothing is claimed")
+    return path.read_text(encoding="utf-8")
+
+
+def _evidence_documents(folder: Path) -> list[tuple[Evidence, Path]]:
+    paths = sorted((folder / "evidence").glob("*.json"))
+    if not paths:
+        raise VerificationError(
+            f"{folder / 'evidence'} holds no Evidence (*.json); expected what the card's numbers come from: "
+            f"get the complete model folder, or measure with `robustzoo evaluate {folder}`"
+        )
+    return [(Evidence.load(path), path) for path in paths]
+
+
+def _closest(claim: Claim, documents: list[tuple[Evidence, Path]]) -> tuple[Evidence, Path]:
+    """The document that differs from the claim in the fewest terms: in none, for an honest card."""
+    return min(documents, key=lambda pair: len(claim.differences(Claim.from_evidence(pair[0]), TERMS)))
+
+
+def _load_witnesses(evidence: Evidence, path: Path, notes: list[str]) -> Witnesses | None:
+    """The witness file; it is judged by what it proves, so a missing or other one is a note, no error."""
+    stated = evidence.doc["witnesses"]
+    if stated is None:
+        notes.append("the Evidence names no witness file, so replay can prove little")
+        return None
+    file = path.with_name(stated["file"])
+    if not file.is_file():
+        notes.append(f"the witness file {stated['file']} ({stated['count']} witnesses) is missing")
+        return None
+    if sha256_file(file) != stated["sha256"]:
+        notes.append(f"the witness file {stated['file']} is not the one the Evidence names (other sha256)")
+    return Witnesses.load(file)
+
+
+def _append(path: Path, result: VerificationReport) -> None:
+    """One line per verification, appended in one write."""
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps({"time": now, **result.to_json()}, sort_keys=True) + "\n")
