@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from timm import __version__ as timm_version
@@ -28,11 +27,17 @@ from robustzoo.models.weights_file import (
     weights_for_export,
     write_weights,
 )
+from robustzoo.registry import Recipe
 
-if TYPE_CHECKING:
-    from robustzoo.registry import Recipe
-
-__all__ = ["FolderError", "HashMismatch", "read_folder", "sha256_file", "verify_sha256", "write_folder"]
+__all__ = [
+    "FolderError",
+    "HashMismatch",
+    "read_folder",
+    "read_recipe",
+    "sha256_file",
+    "verify_sha256",
+    "write_folder",
+]
 
 WEIGHTS, CONFIG, CARD, EVIDENCE = "model.safetensors", "config.json", "README.md", "evidence"
 _ATOL = 1e-3  # logits; kernels of other machines differ by about 1e-5, a wrong normalisation by far more
@@ -101,7 +106,7 @@ def read_folder(folder: str | Path, sha256: str | None = None, check_logits: boo
     folder = Path(folder)
     if not folder.is_dir():
         raise FolderError(f"{folder} is not a folder; expected a model folder ({WEIGHTS} and {CONFIG})")
-    if sha256 is not None and (folder / WEIGHTS).is_file():
+    if sha256 is not None:
         verify_sha256(
             folder / WEIGHTS, sha256, next_step=f"replace {folder} by a fresh copy of the published folder"
         )
@@ -133,6 +138,15 @@ def read_folder(folder: str | Path, sha256: str | None = None, check_logits: boo
     )
     model.card = _read_card(folder / CARD)
     return model
+
+
+def read_recipe(folder: str | Path) -> Recipe:
+    """The recipe of a model folder, without reading its weights.
+
+    Raises:
+        FolderError: see `read_folder`.
+    """
+    return read_config(Path(folder) / CONFIG).recipe
 
 
 def _with_weights(recipe: Recipe, weights: dict[str, torch.Tensor]) -> PixelModel:

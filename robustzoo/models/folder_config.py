@@ -6,15 +6,13 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from robustzoo.models.architectures import ArchitectureError, build_network, timm_arguments, timm_name
 from robustzoo.models.weights_file import FolderError
-
-if TYPE_CHECKING:
-    from robustzoo.registry import Recipe
+from robustzoo.registry import Recipe
 
 SCHEMA = 1
 REFERENCE_SEED = 0
@@ -81,8 +79,6 @@ def read_config(path: Path) -> FolderConfig:
         FolderError: absent, no JSON, no robustzoo block, a bad value, an unknown architecture, or timm's part
             and the recipe do not describe the same network and normalisation.
     """
-    from robustzoo.registry.recipes import Recipe, RecipeError
-
     document = _load_json(path)
     ours = document.get("robustzoo")
     if not isinstance(ours, dict):
@@ -96,8 +92,10 @@ def read_config(path: Path) -> FolderConfig:
         )
     try:
         recipe = Recipe.from_json(ours.get("recipe"))
-    except (RecipeError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise FolderError(f"{path}: the recipe is invalid: {error}") from error
+    if json.dumps(recipe.to_json(), sort_keys=True) != json.dumps(ours["recipe"], sort_keys=True):
+        raise FolderError(f"{path}: robustzoo.recipe is not as a recipe is written (numbers as text?)")
     for key, found, expected in (
         ("name", ours.get("name"), recipe.name),
         ("recipe_digest", ours.get("recipe_digest"), recipe.digest),

@@ -40,9 +40,12 @@ def verify_sha256(
     """Return silently if the file has the expected hash.
 
     Raises:
+        FolderError: there is no such file.
         HashMismatch: with both hashes, the size found (and expected, where known) and the next step.
     """
     path = Path(path)
+    if not path.is_file():
+        raise FolderError(f"{path} does not exist; {next_step}")
     found, size = sha256_file(path), path.stat().st_size
     if found == expected.lower():
         return

@@ -1,0 +1,155 @@
+"""A pinned model repository of the Hub -> a folder of its cache, through the huggingface_hub client.
+
+The client's cache, its environment variables (HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN ...) and its
+arguments pass straight through; a commit that is cached costs no request.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from huggingface_hub import constants, snapshot_download, try_to_load_from_cache
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import are_progress_bars_disabled
+
+FILES = ("model.safetensors", "config.json", "README.md")
+PATTERNS = [*FILES, "evidence/*"]
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+# The HTTP library under the client changed with its versions; its base error is a base of the client's own.
+_TRANSFER_ERRORS = (OSError, *HfHubHTTPError.__bases__)
+
+
+class HubError(ValueError):
+    """The Hub was asked for something it does not have or does not give, or the transfer broke off."""
+
+
+class OfflineMiss(FileNotFoundError):
+    """A pinned folder is not in the cache and the Hub is out of reach; names the command that fetches it."""
+
+
+def parse_reference(reference: str) -> tuple[str, str]:
+    """`OWNER/REPO@COMMIT` -> (repo, commit), with the 40 hex digits of the commit.
+
+    Raises:
+        HubError: no such form; a branch or tag instead of a commit is refused in words.
+    """
+    repo, at, revision = reference.partition("@")
+    if not _REPO.fullmatch(repo) or ".." in repo:
+        raise HubError(f"{repo!r} is no Hub repository; expected hf-hub:OWNER/REPO@COMMIT")
+    if not _COMMIT.fullmatch(revision):
+        what = f"{revision!r} is no commit" if at else "it names no commit"
+        raise HubError(
+            f"hf-hub:{reference}: {what}, and what a branch or tag points to can change. Pin the 40 hex "
+            f"digits of a commit, hf-hub:{repo}@COMMIT; the newest is printed by\n"
+            f"  git ls-remote {constants.ENDPOINT}/{repo} HEAD"
+        )
+    return repo, revision
+
+
+def fetch_folder(
+    repo: str,
+    commit: str,
+    *,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+    token: str | bool | None = None,
+) -> Path:
+    """The folder of one commit of a model repository, downloaded if it is not in the cache.
+
+    Nothing is checked here but presence: compare hashes before use.
+
+    Args:
+        repo: "OWNER/REPO". commit: 40 hex digits.
+        cache_dir, local_files_only, token: as in huggingface_hub.
+
+    Raises:
+        OfflineMiss: not cached, and offline (or the Hub does not answer).
+        HubError: no such repository or commit, no access, or a broken transfer.
+    """
+    arguments = {"revision": commit, "cache_dir": cache_dir, "token": token, "allow_patterns": PATTERNS}
+    try:
+        folder = Path(snapshot_download(repo, local_files_only=True, **arguments))
+        if all((folder / name).is_file() for name in FILES):
+            return folder
+    except LocalEntryNotFoundError:
+        pass  # nothing, or not all of it, is cached
+    if local_files_only:
+        return _cached_model(repo, commit, cache_dir) or _miss(
+            repo, commit, cache_dir, "local_files_only is set"
+        )
+    if not constants.HF_HUB_OFFLINE and not are_progress_bars_disabled():
+        print(
+            f"Fetching {repo} at {commit[:12]} from {constants.ENDPOINT} (without a network the client tries "
+            "again for about 20 s; HF_HUB_OFFLINE=1 fails at once)",
+            file=sys.stderr,
+        )
+    try:
+        return Path(snapshot_download(repo, **arguments))
+    except LocalEntryNotFoundError as error:
+        reason = (
+            "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} cannot be reached"
+        )
+        return _cached_model(repo, commit, cache_dir) or _miss(repo, commit, cache_dir, reason, error)
+    except RevisionNotFoundError as error:
+        raise HubError(
+            f"{repo} on {constants.ENDPOINT} has no commit {commit}; check the pinned commit"
+        ) from error
+    except GatedRepoError as error:
+        raise HubError(
+            f"{repo} is gated: ask for access on {constants.ENDPOINT}/{repo}, then `hf auth login`"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise HubError(
+            f"{constants.ENDPOINT} has no repository {repo}, or this account may not see it; "
+            "check the spelling, or give access with `hf auth login` or HF_TOKEN"
+        ) from error
+    except _TRANSFER_ERRORS as error:
+        raise HubError(
+            f"fetching {repo} at {commit} from {constants.ENDPOINT} failed: {error}\n"
+            f"Next: {download_command(repo, commit, cache_dir)}"
+        ) from error
+
+
+def download_command(
+    repo: str, commit: str, cache_dir: str | Path | None = None, *, force: bool = False
+) -> str:
+    """The command line that puts this commit into the cache; `force` replaces files that are there."""
+    cache = f" --cache-dir {cache_dir}" if cache_dir is not None else ""
+    return f"hf download {repo} --revision {commit}{cache}{' --force-download' if force else ''}"
+
+
+def promised_sha256(path: Path) -> str | None:
+    """SHA-256 that the Hub announced for a large file of the cache, None where it is not known.
+
+    The cache names the blob of such a file by its hash, and the snapshot links to it.
+    """
+    name = path.readlink().name if path.is_symlink() else ""
+    return name if _SHA256.fullmatch(name) else None
+
+
+def _cached_model(repo: str, commit: str, cache_dir: str | Path | None) -> Path | None:
+    """The snapshot folder if it holds weights and configuration, though perhaps no card or evidence."""
+    found = [try_to_load_from_cache(repo, name, cache_dir=cache_dir, revision=commit) for name in FILES[:2]]
+    return Path(found[0]).parent if all(isinstance(path, str) for path in found) else None
+
+
+def _miss(
+    repo: str, commit: str, cache_dir: str | Path | None, reason: str, error: Exception | None = None
+) -> NoReturn:
+    raise OfflineMiss(
+        f"{repo} at {commit} is not in the cache {cache_dir or constants.HF_HUB_CACHE}, and {reason}.\n"
+        f"Next: where there is a network, run\n  {download_command(repo, commit, cache_dir)}\n"
+        "and bring that cache here (HF_HOME says where the cache is). If this machine has a network, call "
+        "again without local_files_only and with HF_HUB_OFFLINE unset."
+    ) from error

@@ -1,0 +1,155 @@
+"""load(name): name -> entry -> folder (bundled, checkout, Hub or local) -> PixelModel in eval mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from robustzoo.hub.fetch import (
+    HubError,
+    OfflineMiss,
+    download_command,
+    fetch_folder,
+    parse_reference,
+    promised_sha256,
+)
+from robustzoo.registry import UnknownName, entry, recipe
+
+if TYPE_CHECKING:
+    from robustzoo.models import PixelModel
+    from robustzoo.registry import Entry
+
+__all__ = ["HubError", "NotPublished", "OfflineMiss", "load", "resolve_folder"]
+
+_WEIGHTS = "model.safetensors"
+
+
+class NotPublished(ValueError):
+    """A name with a recipe but without published weights."""
+
+
+def load(
+    name: str | Path,
+    *,
+    pretrained: bool = True,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+    token: str | bool | None = None,
+) -> PixelModel:
+    """A model by name, ready to use: pixels (B, C, H, W) in [0, 1] -> logits (B, K), in eval mode on the CPU.
+
+    Args:
+        name: a registry name such as "vit_micro2.digits_linf.trades_trh"; "local-dir:FOLDER" or the path of a
+            model folder; "hf-hub:OWNER/REPO@COMMIT" with the 40 hex digits of a commit.
+        pretrained: False builds the same model with random weights, for any compatible name.
+        cache_dir, local_files_only, token: as in huggingface_hub; used only for Hub folders.
+
+    Returns:
+        PixelModel with `.name`, `.recipe` (what it was trained with), `.threat_model`, `.card` (text or None)
+        and `.folder` (None without weights).
+
+    Raises:
+        UnknownName, IncompatibleName: no such model; the message suggests near names.
+        NotPublished: a recipe without weights; the message gives the training command.
+        HashMismatch, FolderError: the folder is not the published one, or not usable.
+        OfflineMiss, HubError: the Hub folder cannot be had.
+    """
+    from robustzoo.models import FolderError, pixel_model, read_folder, read_recipe
+
+    registered = _registered(name)
+    if registered is not None and not pretrained:
+        wanted = recipe(str(name))
+    else:
+        folder = resolve_folder(name, cache_dir=cache_dir, local_files_only=local_files_only, token=token)
+        if pretrained:
+            model = read_folder(folder)
+            if registered is not None and model.name != registered.name:
+                raise FolderError(
+                    f"{folder} is pinned as {registered.name} but holds {model.name}; report this"
+                )
+            return model
+        wanted = read_recipe(folder)
+    model = pixel_model(wanted).eval()
+    model.name, model.recipe, model.threat_model = wanted.name, wanted, wanted.threat_model
+    return model
+
+
+def resolve_folder(
+    name: str | Path,
+    *,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+    token: str | bool | None = None,
+) -> Path:
+    """The model folder that a name means (see `load`), its weights compared with the pinned SHA-256.
+
+    Raises:
+        the errors of `load`, FolderError only for a path that is no folder.
+    """
+    from robustzoo.models import FolderError, verify_sha256
+
+    registered = _registered(name)
+    if registered is not None:
+        if registered.weights is None:
+            raise NotPublished(
+                f"no weights of {registered.name} are published. Train them:\n"
+                f"  deepspeed training/train.py {registered.name} --data DIR --out runs/{registered.name}\n"
+                f"or build it with random weights: robustzoo.load({registered.name!r}, pretrained=False)"
+            )
+        return _pinned_folder(registered, cache_dir, local_files_only, token)
+    text = str(name)
+    if text.startswith("hf-hub:"):
+        repo, commit = parse_reference(text.removeprefix("hf-hub:"))
+        folder = fetch_folder(
+            repo, commit, cache_dir=cache_dir, local_files_only=local_files_only, token=token
+        )
+        promised = promised_sha256(folder / _WEIGHTS)
+        if promised is not None:
+            again = download_command(repo, commit, cache_dir, force=True)
+            verify_sha256(folder / _WEIGHTS, promised, next_step=f"replace the cached file: {again}")
+        return folder
+    folder = Path(text.removeprefix("local-dir:"))
+    if not folder.is_dir():
+        raise FolderError(
+            f"{folder} is not a folder; expected a model folder (model.safetensors and config.json)"
+        )
+    return folder
+
+
+def _registered(name: str | Path) -> Entry | None:
+    """The entry of a registry name; None for what is a folder or a Hub reference.
+
+    A registry name wins over a folder of that name in the working directory: what a name means must not
+    depend on where one stands.
+    """
+    if isinstance(name, Path) or name.startswith(("local-dir:", "hf-hub:")):
+        return None
+    try:
+        return entry(name)
+    except UnknownName:
+        if Path(name).is_dir() or "/" in name:
+            return None
+        raise
+
+
+def _pinned_folder(
+    registered: Entry, cache_dir: str | Path | None, local_files_only: bool, token: str | bool | None
+) -> Path:
+    from robustzoo.models import verify_sha256
+
+    weights = registered.weights
+    if weights.source == "hub":
+        folder = fetch_folder(
+            weights.repo, weights.commit, cache_dir=cache_dir, local_files_only=local_files_only, token=token
+        )
+        again = download_command(weights.repo, weights.commit, cache_dir, force=True)
+        next_step = f"replace the cached file: {again}"
+    else:
+        folder = weights.folder
+        next_step = (
+            "this installation is damaged; reinstall robustzoo"
+            if weights.source == "bundled"
+            else "the folder is part of the repository, not of the package; restore it in a git checkout"
+        )
+    verify_sha256(folder / _WEIGHTS, weights.sha256, expected_bytes=weights.bytes, next_step=next_step)
+    return folder
