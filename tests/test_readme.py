@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
 COMMANDS = [line for language, text in BLOCKS if language == "bash" for line in text.strip().splitlines()]
-# `make` targets install from a package index, which a test must not do; continuous integration runs them for real.
+# These install from a package index, which a test must not do; continuous integration runs them for real.
 MAKE = [line for line in COMMANDS if line.startswith("make ")]
 
 

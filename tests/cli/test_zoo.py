@@ -1,0 +1,74 @@
+"""`robustzoo ls`, `show`, `recipe`: what a person and a script read, and what a wrong name gets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from robustzoo.cli import group
+from robustzoo.registry import all_names, recipe
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(group, list(arguments), catch_exceptions=False)
+
+
+def test_ls_shows_every_name():
+    shown = run("ls").stdout
+    assert all(name in shown for name in all_names())
+
+
+def test_ls_json_is_filtered_by_pattern():
+    records = json.loads(run("ls", "*.imagenet_linf.trades_trh", "--json").stdout)
+    assert [r["name"] for r in records] == [
+        "vit_b16.imagenet_linf.trades_trh",
+        "vit_l16.imagenet_linf.trades_trh",
+    ]
+    assert all(r["weights"] == "recipe only" and r["threat_model"] == "linf:4/255" for r in records)
+
+
+def test_ls_without_a_match_says_so():
+    assert "no model matches" in run("ls", "nothing*").stdout
+
+
+def test_show_of_an_unpublished_name_gives_the_training_command():
+    shown = run("show", "vit_l16.imagenet_linf.at_trh").stdout
+    assert "deepspeed training/train.py vit_l16.imagenet_linf.at_trh" in shown and "none published" in shown
+
+
+@pytest.mark.parametrize("name", all_names())
+def test_recipe_prints_every_value_and_round_trips_as_a_file(name, tmp_path):
+    shown = run("recipe", name).stdout
+    assert recipe(name).digest[:16] in shown and "passes per step" in shown
+    path = tmp_path / "recipe.json"
+    path.write_text(run("recipe", name, "--json").stdout)
+    assert recipe(path) == recipe(name)
+
+
+def test_a_changed_recipe_says_so():
+    shown = run("recipe", "vit_micro2.digits_linf.at_trh", "--set", "trh_lambda=0.5").stdout
+    assert shown.startswith("vit_micro2.digits_linf.at_trh+") and "0.5" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["show", "vit_l16.imagnet_linf.at_trh"], "vit_l16.imagenet_linf.at_trh"),
+        (["show", "vit_micro2.imagenet_linf.at_trh"], "vit_micro2"),
+        (["recipe", "vit_micro2.digits_linf.at"], "at_base"),
+        (["recipe", "vit_micro2.digits_linf.at_trh", "--set", "threat_model=linf:-1/255"], "epsilon"),
+        (["recipe", "vit_micro2.digits_linf.at_trh", "--set", "trh_lamda=1"], "trh_lambda"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(arguments, expected):
+    done = subprocess.run(
+        [sys.executable, "-c", "from robustzoo.cli import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert expected in done.stderr and "Traceback" not in done.stderr
