@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from robustzoo.cards.evidence_rules import SCHEMA_ID, EvidenceError, check_document, check_samples, count
 from robustzoo.cards.files import write_atomic
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.threat_model import ThreatModel
+
+if TYPE_CHECKING:
+    from robustzoo.cards.witnesses import Witnesses
 
 __all__ = ["BrokenBy", "Evidence", "EvidenceError", "Verdict"]
 
@@ -46,10 +49,12 @@ class Evidence:
     """One Evidence document (`doc`, see evidence.schema.json) and the numbers that people ask it for.
 
     The document is plain JSON. Everything that may vary between equal runs is under `run`; the rest is the
-    same bytes whenever the same evaluation is repeated on the same fingerprint.
+    same bytes whenever the same evaluation is repeated on the same fingerprint. `witness_set` holds the
+    points that fooled the model where an evaluation has just found them; a file does not bring them along.
     """
 
     doc: dict[str, Any]
+    witness_set: Witnesses | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def build(
@@ -184,11 +189,6 @@ class Evidence:
     @property
     def seed(self) -> int:
         return self.doc["seed"]
-
-    @property
-    def file_name(self) -> str:
-        """Conventional name within `evidence/`: `<protocol>.<subset>.json`."""
-        return f"{self.doc['protocol']['name']}.{self.doc['dataset']['subset']}.json"
 
 
 def _canonical(doc: dict[str, Any]) -> bytes:

@@ -43,9 +43,9 @@ class Witnesses:
     """Points that fool the model, each within the threat model's ball and [0, 1].
 
     ids: int64 (n,), ascending and unique; pixels: float32 (n, C, H, W) in [0, 1]; margins: float32 (n,), by
-    how much the wrong class leads in logits. Saving is lossless: a point whose pixels are all multiples of
-    1/255 is stored as uint8, any other as float32. Whoever makes witnesses rounds a point with
-    `round_to_uint8`, and keeps the rounded one where it still fools the model inside the ball.
+    how much the wrong class leads in logits. Saving is lossless: a point whose pixels are all k/255 is
+    stored as uint8, any other as float32. So round a point to 1/255 before checking that it still fools the
+    model inside the ball, not after.
     """
 
     ids: np.ndarray
@@ -131,17 +131,21 @@ class Witnesses:
                 f"{path} ({len(content)} bytes) has sha256 {found}, the evidence names {sha256}; {_NEXT_STEP}"
             )
         tensors = _read(path, content)
-        parts = []
-        for kind in ("uint8", "float32"):
-            pixels = tensors[f"pixels_{kind}"]
-            if kind == "uint8":
-                pixels = pixels.astype(np.float32) / np.float32(255)
-            parts.append((tensors[f"ids_{kind}"], pixels, tensors[f"margins_{kind}"]))
         try:
-            ids, pixels, margins = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            # Each part is checked by itself first: joining would hide a count that is off.
+            parts = []
+            for kind in ("uint8", "float32"):
+                pixels = tensors[f"pixels_{kind}"]
+                if kind == "uint8":
+                    pixels = pixels.astype(np.float32) / np.float32(255)
+                parts.append(cls(tensors[f"ids_{kind}"], pixels, tensors[f"margins_{kind}"]))
+            ids, pixels, margins = (
+                np.concatenate([getattr(part, name) for part in parts])
+                for name in ("ids", "pixels", "margins")
+            )
             order = np.argsort(ids, kind="stable")
             return cls(ids[order], pixels[order], margins[order])
-        except (ValueError, IndexError) as error:
+        except ValueError as error:
             raise WitnessError(f"{path} is not a witness file ({error}); {_NEXT_STEP}") from error
 
 

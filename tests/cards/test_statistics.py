@@ -1,0 +1,64 @@
+"""Intervals against closed forms, published values and the definition."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, binomtest
+
+from robustzoo.cards import Accuracy, clopper_pearson, wilson
+
+counts = st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+
+
+@pytest.mark.parametrize("n", [1, 7, 500, 50_000])
+@pytest.mark.parametrize("level", [0.9, 0.95])
+def test_exact_interval_at_the_ends_has_a_closed_form(n, level):
+    edge = ((1 - level) / 2) ** (1 / n)
+    assert clopper_pearson(0, n, level) == pytest.approx((0, 1 - edge), abs=1e-12)
+    assert clopper_pearson(n, n, level) == pytest.approx((edge, 1), abs=1e-12)
+
+
+@given(counts)
+def test_exact_interval_is_defined_by_its_tails(kn):
+    k, n = kn
+    low, high = clopper_pearson(k, n)
+    assert 0 <= low <= k / n <= high <= 1
+    if k > 0:
+        assert binom.sf(k - 1, n, low) == pytest.approx(0.025, rel=1e-6)
+    if k < n:
+        assert binom.cdf(k, n, high) == pytest.approx(0.025, rel=1e-6)
+
+
+@given(counts)
+def test_intervals_agree_with_scipy(kn):
+    k, n = kn
+    test = binomtest(k, n)
+    assert clopper_pearson(k, n) == pytest.approx(tuple(test.proportion_ci(0.95, "exact")), abs=1e-9)
+    assert wilson(k, n) == pytest.approx(tuple(test.proportion_ci(0.95, "wilson")), abs=1e-9)
+
+
+def test_wilson_known_value():
+    # Newcombe 1998, table I: 81 of 263.
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert clopper_pearson(81, 263) == pytest.approx((0.2527, 0.3676), abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "level"), [(-1, 5, 0.95), (6, 5, 0.95), (0, 0, 0.95), (1, 2, 0), (1, 2, 1)]
+)
+@pytest.mark.parametrize("interval", [clopper_pearson, wilson])
+def test_impossible_counts_are_refused(interval, k, n, level):
+    with pytest.raises(ValueError, match="expected"):
+        interval(k, n, level)
+
+
+def test_accuracy_for_machines_and_people():
+    accuracy = Accuracy.of(407, 500)
+    assert accuracy.to_json() == {**vars(accuracy)}
+    assert Accuracy(**accuracy.to_json()) == accuracy
+    assert str(accuracy) == "81.4 % (407 / 500, 95 % interval 77.7 to 84.7 %)"
+    assert all(math.isclose(bound, round(bound, 9), abs_tol=0) for bound in (accuracy.low, accuracy.high))
