@@ -15,7 +15,7 @@ INIT_FROM_RECIPE = "recipe"
 
 @dataclass(frozen=True)
 class Job:
-    """One training run as asked for. Science is in `overrides` and the recipe, hardware in the other fields."""
+    """One training run as asked for: science in the name and `overrides`, hardware in the other fields."""
 
     name: str  # registry name or a JSON recipe file
     out: Path  # run folder

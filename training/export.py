@@ -1,9 +1,9 @@
-"""From a run to its model folder: `python training/export.py RUN` writes RUN/model from the newest checkpoint.
+"""From a run to its model folder: `python training/export.py RUN` writes RUN/model from its last checkpoint.
 
 train.py does the same at its end. What is written is read back and must give the same logits bit for bit: the
 file that is evaluated and published is the model that was trained.
 
-Checkpoints are files that DeepSpeed wrote with pickle, which can run code when opened: export only your own runs.
+Checkpoints are pickles that DeepSpeed wrote, which can run code when opened: export only runs of your own.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ def _check_compiler() -> None:
     missing = [tool for tool in (compiler, "ninja") if shutil.which(tool) is None]
     if missing:
         raise MissingTool(
-            f"{' and '.join(missing)} not found: on a CPU DeepSpeed compiles its shared-memory communication at "
-            "the first start. Install a C++ compiler (g++ or clang++; CXX names another) and ninja "
+            f"{' and '.join(missing)} not found: on a CPU DeepSpeed compiles its shared-memory communication "
+            "at the first start. Install a C++ compiler (g++ or clang++; CXX names another) and ninja "
             "(pip install ninja), then start again"
         )
 

@@ -18,7 +18,7 @@ def say(text: str) -> None:
 
 
 class Metrics:
-    """metrics.jsonl, one object per record, written line by line; made anew up to a step when a run resumes."""
+    """metrics.jsonl: one object per record, appended line by line, cut back to the checkpoint on resume."""
 
     def __init__(self, path: Path, done_steps: int) -> None:
         """Open for appending after step `done_steps`; later records, and a line cut short, are dropped."""

@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend: train.py prints their words and leaves with status 2, without a traceback."""
+"""Errors that are the user's to mend: train.py prints their words and leaves with status 2, no traceback."""
 
 from __future__ import annotations
 

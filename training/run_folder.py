@@ -2,12 +2,12 @@
 
     RUN/config.json            what was started: recipe, layout, seed, versions
     RUN/metrics.jsonl          one JSON object per logged step
-    RUN/checkpoints/latest     name of the newest whole checkpoint
+    RUN/checkpoints/latest     name of the newest checkpoint, for DeepSpeed's own tools
     RUN/checkpoints/step_00000200/
     RUN/model/                 the model folder, once training has ended
 
-A checkpoint is written under a temporary name and renamed once every byte is on the disk, `latest` after that; so a
-process killed at any moment leaves the previous checkpoint, or the new one, and never a part of one.
+A checkpoint is written under a temporary name and renamed once every byte is on the disk: a process killed at
+any moment leaves the previous checkpoint, or the new one, and never a part of one.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class RunFolder:
     def check(self, settings: dict[str, Any], *, resume: bool) -> int:
         """Whether a run may start or continue here: the optimizer steps already done. Writes nothing.
 
-        settings: JSON-able; what is under the key "fixed" must be the same when a run is resumed. A run without a
-        whole checkpoint, and a folder that is absent or empty, resume at step 0.
+        settings: JSON-able; what is under the key "fixed" must be the same when a run is resumed. A run
+        without a whole checkpoint, and a folder that is absent or empty, resume at step 0.
 
         Raises:
             RunFolderError: a folder in use without `resume`, or a run with other fixed settings.
@@ -58,8 +58,8 @@ class RunFolder:
         if changed:
             listed = "; ".join(f"{key} was {before.get(key)!r}, now {fixed.get(key)!r}" for key in changed)
             raise RunFolderError(
-                f"cannot resume {self.path} with other settings: {listed}. Start it as before (config.json has its "
-                "command), or begin a new run in another --out"
+                f"cannot resume {self.path} with other settings: {listed}. Start it as before (config.json "
+                "has its command), or begin a new run in another --out"
             )
         return self.latest_step() or 0
 
@@ -85,8 +85,6 @@ class RunFolder:
             raise RunFolderError(f"{self.config} is not a configuration of schema {SCHEMA}")
         return document
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------
-
     def checkpoint(self, step: int) -> Path:
         """Folder of the whole checkpoint after `step` optimizer steps."""
         return self.checkpoints / f"step_{step:08d}"
@@ -105,7 +103,7 @@ class RunFolder:
         write_text(written / _MANIFEST, json.dumps({"step": step, "files": sizes}, indent=1) + "\n")
         if final.exists():
             self._discard(final)
-        os.replace(written, final)
+        written.replace(final)
         _fsync(self.checkpoints)
         write_text(self.checkpoints / "latest", final.name + "\n")
         for step_before in self._steps()[:-keep]:
@@ -132,18 +130,18 @@ class RunFolder:
         # Renamed first: a checkpoint that is half deleted must not carry the name of a whole one.
         doomed = folder.with_name(_DISCARDED + folder.name)
         shutil.rmtree(doomed, ignore_errors=True)
-        os.replace(folder, doomed)
+        folder.replace(doomed)
         shutil.rmtree(doomed)
 
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file by a complete new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.writing")
     with temporary.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
-    os.replace(temporary, path)
+    temporary.replace(path)
     _fsync(path.parent)
 
 

@@ -31,6 +31,6 @@ def expected_cost(recipe: Recipe, steps: int) -> str:
     images = steps * recipe.batch_size
     return (
         f"{steps:,} steps of {recipe.batch_size} images, each {cost['passes_per_step']} = "
-        f"{cost['forward_equivalents']} F (at B = F, T = 3 F): {images * cost['forward_equivalents']:,} forward passes "
-        "of one image"
+        f"{cost['forward_equivalents']} F (at B = F, T = 3 F): "
+        f"{images * cost['forward_equivalents']:,} forward passes of one image"
     )

@@ -4,11 +4,12 @@
     deepspeed --num_accelerators 2 training/train.py vit_micro2.digits_linf.at_trh --out RUN
     deepspeed training/train.py vit_l16.imagenet_linf.trades_trh --data IMAGENET --out RUN --micro-batch 32
 
-Cost per image, with F a forward pass, B a backward pass to the input, T a full training pass and n the recipe's
-attack steps: AT n (F + B) + T, TRADES F + n (F + B) + 2 T; the trace of the Hessian adds none. The run says what
-that comes to before it starts. A recipe holds the science, flags hold the hardware: every layout of a batch over
-processes and micro-batches trains the same model up to rounding. A run that was killed is continued by --resume and
-ends with the same weights, bit for bit on one machine. RUN gets config.json, metrics.jsonl, checkpoints/ and model/.
+Cost per image, with F a forward pass, B a backward pass to the input, T a full training pass and n the
+recipe's attack steps: AT n (F + B) + T, TRADES F + n (F + B) + 2 T; the trace of the Hessian adds none. The
+run says what that comes to before it starts. A recipe holds the science, flags hold the hardware: every layout
+of a batch over processes and micro-batches trains the same model up to rounding. A run that was killed goes on
+with --resume and ends with the same weights, bit for bit on one machine. RUN gets config.json, metrics.jsonl,
+checkpoints/ (pickles: resume and export only runs of your own) and the model folder, model/.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class NonFiniteLoss(ArithmeticError):
 
 def train(job: Job) -> None:
     """Everything from names to the model folder. Refuses bad input before it writes anything."""
-    # ---- What to train, on what, and how it is laid out on this hardware --------------------------------------
+    # ---- What to train, on what, and how it is laid out on this hardware ----------------------------------
     recipe = job.recipe()
     objective = Objective(recipe)
     launch = zero.Launch.fit(recipe, processes.world_size(), job.micro_batch_size, job.zero_stage)
@@ -54,19 +55,19 @@ def train(job: Job) -> None:
     train_set = load_dataset(recipe.dataset, job.data, "train")
     holdout = load_dataset(recipe.dataset, job.data, "holdout")
 
-    # ---- Processes, and whether the run folder may be used ----------------------------------------------------
+    # ---- Processes, and whether the run folder may be used ------------------------------------------------
     group = processes.start()
     run = RunFolder(job.out)
     settings = snapshot(job, recipe, launch, len(train_set))
     done = group.decide(lambda: run.check(settings, resume=job.resume))
 
-    # ---- Initial weights, the same on every rank --------------------------------------------------------------
+    # ---- Initial weights, the same on every rank ----------------------------------------------------------
     torch.manual_seed(job.seed)
     model = pixel_model(recipe)
     model.validate_pixels = False  # data, augmentation and attacks keep to [0, 1]
     initial = "a checkpoint" if done else load_initial(model.network, job.init_file or recipe.init)
 
-    # ---- Engine, run folder, and what a checkpoint restores: weights and optimizer, then random states --------
+    # ---- Engine, and what a checkpoint restores: weights and optimizer, then random states ----------------
     engine = zero.build_engine(recipe, launch, model, objective.weight_decay)
     torch.manual_seed(job.seed + 1 + group.rank)  # for dropout and stochastic depth
     if done:
@@ -76,11 +77,10 @@ def train(job: Job) -> None:
         run.begin(settings)
         metrics = Metrics(run.metrics, done)
         say(f"{recipe.name}: {len(train_set):,} images, {launch.describe(recipe)}, starting from {initial}")
-        say(
-            f"{f'resuming after step {done:,}' if done else 'cost'}: {expected_cost(recipe, last_step - done)}"
-        )
+        what = f"resuming after step {done:,}" if done else "cost"
+        say(f"{what}: {expected_cost(recipe, max(last_step - done, 0))}")
 
-    # ---- Steps ------------------------------------------------------------------------------------------------
+    # ---- Steps --------------------------------------------------------------------------------------------
     order = TrainingOrder(len(train_set), recipe.batch_size, job.seed)
     batches = training_batches(
         train_set,
@@ -112,7 +112,7 @@ def train(job: Job) -> None:
             gradient_norm = zero.optimizer_step(engine)
             micro_terms.append(torch.stack([value.detach() for value in terms.values()]))
 
-        # ---- What to say and to keep after the step -----------------------------------------------------------
+        # ---- What to say and to keep after the step -------------------------------------------------------
         means = dict(zip(terms, group.mean(torch.stack(micro_terms).mean(dim=0)).tolist(), strict=True))
         if not all(map(math.isfinite, (*means.values(), gradient_norm))):
             raise NonFiniteLoss(diverged(run, step, means, gradient_norm))
@@ -145,13 +145,14 @@ def train(job: Job) -> None:
             group.decide(lambda done=step + 1: run.commit(done))
         clock.restart(step + 1)
 
-    # ---- Export: the file that is evaluated is the file that is published -------------------------------------
+    # ---- Export: the file that is evaluated is the file that is published ---------------------------------
     if group.is_main:
         metrics.close()
         digest = export_model(run.model, recipe, zero.trained_weights(engine))
         if last_step < recipe.total_steps:
             say(
-                f"stopped after {last_step:,} of the recipe's {recipe.total_steps:,} steps: not the model of that name"
+                f"stopped after {last_step:,} of the recipe's {recipe.total_steps:,} steps: "
+                "not the model that its name means"
             )
         say(f"exported {run.model} (model.safetensors sha256 {digest})")
     group.barrier()
@@ -182,8 +183,8 @@ def diverged(run: RunFolder, step: int, means: dict[str, float], gradient_norm: 
     kept = f"the last good checkpoint is {run.checkpoint(good)}" if good else "there is no checkpoint yet"
     terms = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
     return (
-        f"not finite at step {step + 1}: {terms}, gradient norm {gradient_norm:.4g}; {kept}. Try a lower base_lr, a "
-        "longer warm-up (--set warmup_steps=N) or gradient clipping, in a new run"
+        f"not finite at step {step + 1}: {terms}, gradient norm {gradient_norm:.4g}; {kept}. Try a lower "
+        "rate (--set base_lr=X), a longer warm-up (--set warmup_steps=N) or gradient clipping, in a new run"
     )
 
 

@@ -1,4 +1,4 @@
-"""Clean and PGD-10 accuracy on held-out images while training: to choose by, never a claim about robustness."""
+"""Clean and PGD-10 accuracy on held-out images while training: to choose by, never a claim."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST = 1000  # images; about 3 percentage points of 95 % interval, at a small
 
 
 class Validation:
-    """The fixed held-out images and one keyed start per image, so that two readings differ by the model only."""
+    """Fixed held-out images and one keyed start per image, so that two readings differ by the model only."""
 
     def __init__(self, recipe: Recipe, dataset: ImageDataset, processes: Processes, batch_size: int) -> None:
         self.recipe = recipe
@@ -31,7 +31,7 @@ class Validation:
         self.ids = evaluation_subset(dataset, min(len(dataset), LARGEST)).indices
 
     def run(self, model: PixelModel) -> dict[str, float]:
-        """{"clean_accuracy", "pgd10_accuracy"} in [0, 1]; every rank must call it and gets the same answer."""
+        """clean_accuracy and pgd10_accuracy in [0, 1]; every rank must call it and gets the same answer."""
         correct = torch.zeros(2, dtype=torch.float64, device=self.processes.device)
         threat_model = self.recipe.threat_model
         with frozen(model):

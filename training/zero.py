@@ -16,8 +16,8 @@ from robustzoo.models.pixel_model import PixelModel
 from robustzoo.registry import Recipe
 from robustzoo.registry.catalog import ARCHITECTURES
 
-# Elements per gradient bucket. A quarter of the network, so that reduction overlaps with the backward pass even
-# for tiny networks, between 2^14 (below it a message costs more than its content) and 50M (200 MB in float32).
+# Elements per gradient bucket: a quarter of the network, so that even a tiny one is reduced in pieces,
+# between 2^14 (below it a message costs more than its content) and 50M (200 MB in float32).
 _SMALLEST_BUCKET, _LARGEST_BUCKET = 2**14, 50_000_000
 
 
@@ -54,8 +54,8 @@ class Launch:
             divisors = [d for d in range(1, share + 1) if share % d == 0]
             near = sorted(sorted(divisors, key=lambda d: abs(d - micro))[:3])
             raise LaunchError(
-                f"--micro-batch {micro} does not divide the {share} samples of each process (batch {batch} over "
-                f"{world_size}); the nearest that do: {', '.join(map(str, near))}"
+                f"--micro-batch {micro} does not divide the {share} samples of each process (batch {batch} "
+                f"over {world_size}); the nearest that do: {', '.join(map(str, near))}"
             )
         return cls(world_size, micro, zero_stage)
 
@@ -102,8 +102,8 @@ def config(recipe: Recipe, launch: Launch) -> dict[str, Any]:
 def optimizer(recipe: Recipe, parameters: list[nn.Parameter], weight_decay: float) -> torch.optim.Optimizer:
     """The recipe's torch optimizer over all parameters, with coupled weight decay (2 gamma or 2 l2_reg).
 
-    SGD and Adam add `weight_decay * theta` to the gradient they are given, which is the clipped one: the L2 term
-    of the objective, applied after clipping. AdamW's decoupled decay is another objective and is not offered.
+    SGD and Adam add `weight_decay * theta` to the gradient they are given, which is the clipped one: the L2
+    term of the objective, applied after clipping. AdamW's decoupled decay would be another objective.
     """
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(
@@ -115,7 +115,7 @@ def optimizer(recipe: Recipe, parameters: list[nn.Parameter], weight_decay: floa
 
 
 class FeaturesAndLogits(nn.Module):
-    """What the engine wraps: pixels (B, C, H, W) -> (features (B, d), logits (B, K)), both outputs of one call.
+    """What the engine wraps: pixels (B, C, H, W) -> features (B, d) and logits (B, K), both as outputs.
 
     Loss terms must reach the weights through the engine's outputs, or accumulation would not scale them.
     """
@@ -188,5 +188,5 @@ def load_state(engine, folder: Path, rank: int) -> None:
 
 
 def trained_weights(engine) -> dict[str, Tensor]:
-    """The PixelModel's float32 weights after training, by the names of PixelModel (ZeRO 0 to 2: the module's own)."""
+    """The PixelModel's float32 state by name; in ZeRO 0 to 2 every rank's own module holds all of it."""
     return engine.module.pixel_model.state_dict()

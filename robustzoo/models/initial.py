@@ -24,15 +24,15 @@ def load_initial(network: nn.Module, init: str | Path) -> str:
 
     Args:
         network: a timm network of `build_network`, already randomly initialised.
-        init: "random" (leave it so), "timm:TAG@REVISION" (a recipe's; 40-hex commit, or "unpinned" for whatever
+        init: "random" (leave it so), "timm:TAG@REVISION" (a recipe's; a 40-hex commit, or "unpinned" for what
             the Hub has now), or the path of a .safetensors file or of a model folder.
 
     Every tensor must have the name and shape of the network's, the class head excepted: for another number of
     classes, or in a checkpoint without one, the head is made new.
 
     Raises:
-        InitialWeightsError: the checkpoint cannot be fetched or read, or a tensor is missing, unknown, of another
-            shape or not finite. The network is then unchanged.
+        InitialWeightsError: the checkpoint cannot be fetched or read, or a tensor is missing, unknown, of
+            another shape or not finite. The network is then unchanged.
     """
     if isinstance(init, Path):
         return _fill(network, _read_file(init), str(init))
@@ -53,9 +53,10 @@ def _fetch(tag: str, revision: str) -> dict[str, Tensor]:
     ) as error:  # timm and huggingface_hub raise many kinds: unknown tag, no network, offline miss
         pinned = "" if revision == UNPINNED else f" --revision {revision}"
         raise InitialWeightsError(
-            f"the initial checkpoint {tag} (revision {revision}) could not be had: {error}. Fetch it where there is a "
-            f"network with `hf download timm/{tag}{pinned}` into the cache that HF_HOME names, or give a local file "
-            "with --init PATH, or train from random weights with --init random (another recipe, with its own name)"
+            f"the initial checkpoint {tag} (revision {revision}) could not be had: {error}. Fetch it where "
+            f"there is a network with `hf download timm/{tag}{pinned}` into the cache that HF_HOME names, or "
+            "give a local file with --init PATH, or start from random weights with --init random (a changed "
+            "recipe, with a name of its own)"
         ) from error
     return source.state_dict()
 
