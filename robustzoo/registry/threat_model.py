@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 NORMS = ("linf", "l2", "l1")
-_EPSILON = re.compile(r"(?P<numerator>\d{1,12}(?:\.\d{1,12})?)(?:/(?P<denominator>\d{1,12}))?", re.ASCII)
+_EPSILON = re.compile(r"(?P<numerator>\d{1,40}(?:\.\d{1,40})?)(?:/(?P<denominator>\d{1,40}))?", re.ASCII)
+_MOST = (
+    10**30
+)  # numerators and denominators beyond this are slips, and no text of ours is longer than we read
 _FORMS = "expected NORM:EPSILON such as linf:8/255, linf:0.1 or l2:3"
 
 
@@ -39,6 +42,8 @@ class ThreatModel:
                 f"epsilon {self.epsilon!r} is not exact: pass a Fraction, or text to ThreatModel.parse"
             )
         object.__setattr__(self, "epsilon", Fraction(self.epsilon))
+        if max(abs(self.epsilon.numerator), self.epsilon.denominator) >= _MOST:
+            raise ThreatModelError("epsilon has more than 30 digits: give a shorter number, such as 8/255")
         if self.epsilon <= 0:
             raise ThreatModelError(f"epsilon {self.epsilon} must be greater than 0")
         if self.norm == "linf" and self.epsilon > 1:

@@ -1,0 +1,162 @@
+"""`--set KEY=VALUE`: typed, range-checked, with an honest name and source."""
+
+from __future__ import annotations
+
+import pytest
+
+from robustzoo.registry import RecipeError, ThreatModel, recipe
+from robustzoo.registry.fields import FIELDS
+from robustzoo.registry.overrides import parse_assignments
+
+AT, TRADES = "vit_micro2.digits_linf.at_base", "vit_micro2.digits_linf.trades_base"
+AT_TRH, TRADES_TRH = "vit_micro2.digits_linf.at_trh", "vit_micro2.digits_linf.trades_trh"
+
+ACCEPTED = [
+    (AT, "total_steps=500", 500),
+    (AT, "batch_size=1", 1),
+    (AT, "warmup_steps=0", 0),
+    (AT, "base_lr=1e-2", 0.01),
+    (AT, "l2_reg=0", 0.0),
+    (AT, "optimizer=sgd", "sgd"),
+    (AT, "augmentation=fb", "fb"),
+    (AT, "momentum=0", 0.0),
+    (AT, "threat_model=linf:4/255", ThreatModel.parse("linf:4/255")),
+    (AT, "threat_model=L2:0.5", ThreatModel.parse("l2:1/2")),
+    (AT, "mean=0.25", (0.25,)),
+    ("vit_ti4.cifar10jpg_linf.at_base", "mean=0.5,0.4,0.3", (0.5, 0.4, 0.3)),
+    ("vit_l16.imagenet_linf.at_base", "init=random", "random"),
+    (
+        AT,
+        "init=timm:vit_tiny_patch16_224.augreg_in21k@unpinned",
+        "timm:vit_tiny_patch16_224.augreg_in21k@unpinned",
+    ),
+    (AT_TRH, "trh_lambda=1e-4", 1e-4),
+    (AT_TRH, "trh_lambda=0", 0.0),
+    (AT_TRH, "trh_schedule=multistep", "multistep"),
+    (TRADES, "trades_weight=1", 1.0),
+    (TRADES, "kl_stop_gradient=True", True),
+    (TRADES, "attack_loss=ce", "ce"),
+    (TRADES_TRH, "trh_stop_gradient=false", False),
+]
+REFUSED = [
+    (AT, "total_steps=0", "total_steps: '0' is not allowed: expected a whole number at least 1"),
+    (AT, "total_steps=-5", "at least 1"),
+    (AT, "total_steps=1.5", "a whole number"),
+    (AT, "total_steps=many", "a whole number"),
+    (AT, "total_steps=none", "a whole number"),
+    (AT, "total_steps=99", "warmup_steps 100 is more than total_steps 99"),
+    (AT, "total_steps=" + "9" * 5000, "a whole number"),
+    (AT, "attack_steps=0", "at least 1"),
+    (AT, "batch_size=0", "at least 1"),
+    (AT, "base_lr=0", "above 0"),
+    (AT, "base_lr=nan", "finite"),
+    (AT, "base_lr=inf", "finite"),
+    (AT, "momentum=1", "below 1"),
+    (AT, "l2_reg=-1e-4", "at least 0"),
+    (AT, "optimizer=adamw", "one of sgd, adam"),
+    (AT, "brightness=2", "at most 1"),
+    (AT, "brightness=0.1", "no effect with augmentation none"),
+    (AT, "kl_stop_gradient=maybe", "true or false"),
+    (AT, "kl_stop_gradient=true", "no effect with loss at"),
+    (AT, "attack_loss=kl", "use attack_loss=ce"),
+    (AT, "trades_weight=6", "does not go with loss at"),
+    (AT, "trh_lambda=1", "does not go with defences"),
+    (AT, "trh_stop_gradient=false", "no effect here"),
+    (AT_TRH, "trh_stop_gradient=false", "no effect here"),
+    (AT_TRH, "l2_reg=1e-4", "gamma replaces it"),
+    (AT_TRH, "trh_lambda=none", "trh_lambda None does not go with"),
+    (AT_TRH, "trh_schedule=cosine", "one of constant, linear, multistep"),
+    (TRADES, "trades_weight=none", "does not go with loss trades"),
+    (TRADES, "trades_weight=0", "above 0"),
+    (AT, "threat_model=linf:-8/255", "threat_model: epsilon '-8/255'"),
+    (AT, "threat_model=linf:8", "did you mean linf:8/255"),
+    (AT, "threat_model=8/255", "NORM:EPSILON"),
+    (AT, "epsilon=4/255", "threat_model=linf:4/255"),
+    (AT, "mean=0.1,0.2", "one for each of the 1 channels"),
+    (AT, "std=0", "above 0"),
+    (AT, "init=/tmp/x.safetensors", "--init PATH"),
+    (AT, "init=timm:vit_tiny_patch16_224@main", "40 hex"),
+    (AT, "loss=trades", "name fixes"),
+    (AT, "architecture=vit_b16", "name fixes"),
+    (AT, "image_size=16", "name fixes"),
+    (AT, "batchsize=3", "unknown key 'batchsize' to set.*Did you mean batch_size"),
+    (AT, "trh_lamda=3", "Did you mean trh_lambda"),
+    (AT, "name=x", "unknown key 'name'"),
+    (AT, "sources=x", "unknown key 'sources'"),
+    (AT, "epochs=0", "epochs: '0' is not allowed"),
+    (AT, "epochs=all", "epochs: 'all' is not allowed"),
+    (AT, "epochs=inf", "epochs: 'inf' is not allowed"),
+]
+
+
+@pytest.mark.parametrize(("name", "assignment", "value"), ACCEPTED)
+def test_accepted(name, assignment, value):
+    changes = parse_assignments([assignment])
+    (field,) = changes
+    made, original = recipe(name, changes), recipe(name)
+    assert getattr(made, field) == value
+    assert type(getattr(made, field)) is type(value)
+    assert made.name == f"{name}+{made.digest[:8]}"
+    assert made.base_name == name
+    assert made.digest != original.digest
+    assert made.sources[field].startswith("set by hand (was ")
+    assert original.sources[field] in made.sources[field]
+    untouched = set(FIELDS) - {field}
+    assert all(made.sources[other] == original.sources[other] for other in untouched)
+
+
+@pytest.mark.parametrize(("name", "assignment", "problem"), REFUSED)
+def test_refused(name, assignment, problem):
+    with pytest.raises(RecipeError, match=problem):
+        recipe(name, parse_assignments([assignment]))
+
+
+@pytest.mark.parametrize("name", [AT, TRADES, AT_TRH, TRADES_TRH])
+@pytest.mark.parametrize("field", FIELDS)
+def test_setting_a_value_to_itself_changes_nothing(name, field):
+    made = recipe(name, {field: getattr(recipe(name), field)})
+    assert made == recipe(name)
+    assert made.sources == recipe(name).sources
+    assert made.name == name
+
+
+@pytest.mark.parametrize(
+    ("assignments", "problem"),
+    [
+        (["total_steps"], "is not KEY=VALUE"),
+        (["=3"], "is not KEY=VALUE"),
+        (["total_steps="], "is not KEY=VALUE"),
+        (["base_lr=1", "base_lr=2"], "given twice"),
+        (["total_step=1"], "Did you mean total_steps"),
+    ],
+)
+def test_bad_assignments(assignments, problem):
+    with pytest.raises(RecipeError, match=problem):
+        parse_assignments(assignments)
+
+
+def test_assignments_keep_later_equals_signs_and_drop_blanks():
+    assert parse_assignments([" base_lr = 1e-3 ", "init=a=b"]) == {"base_lr": "1e-3", "init": "a=b"}
+    assert parse_assignments([]) == {}
+
+
+def test_epochs_become_steps_of_the_chosen_batch():
+    made = recipe(AT, {"epochs": "2", "batch_size": "64", "warmup_steps": 10})
+    assert made.total_steps == 41  # ceil(2 * 1297 / 64)
+    assert recipe(AT, {"epochs": 0.5, "warmup_steps": 0}).total_steps == 6
+    with pytest.raises(RecipeError, match="both set the training length"):
+        recipe(AT, {"epochs": 2, "total_steps": 100})
+
+
+def test_equal_changes_have_equal_names_whatever_their_spelling_and_order():
+    first = recipe(AT, {"base_lr": "1e-2", "threat_model": "linf:0.2"})
+    second = recipe(AT, {"threat_model": ThreatModel.parse("linf:1/5"), "base_lr": 0.01})
+    assert first == second
+    assert first.name == second.name
+    assert recipe(AT, {"l2_reg": "-0.0"}).digest == recipe(AT, {"l2_reg": 0}).digest
+
+
+@pytest.mark.parametrize("value", [None, [], {}, object(), b"3", 2.5])
+def test_values_of_a_wrong_type(value):
+    with pytest.raises(RecipeError, match=r"total_steps: .* is not allowed"):
+        recipe(AT, {"total_steps": value})

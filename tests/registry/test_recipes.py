@@ -1,0 +1,308 @@
+"""Recipes: every name has one, every value a source, every science field its say in the digest."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robustzoo.registry import (
+    IncompatibleName,
+    Recipe,
+    RecipeError,
+    ThreatModel,
+    UnknownName,
+    all_names,
+    recipe,
+)
+from robustzoo.registry.catalog import ARCHITECTURES, DATASETS
+from robustzoo.registry.describe import describe
+from robustzoo.registry.fields import FIELDS, read_value, write_value
+from robustzoo.registry.recipes import science_digest
+
+DIGITS = "vit_micro2.digits_linf."
+BUDGET = ("total_steps", "batch_size", "warmup_steps", "optimizer", "base_lr", "momentum", "attack_steps")
+
+
+@pytest.mark.parametrize("name", all_names())
+def test_every_name_has_a_whole_recipe(name):
+    made = recipe(name)
+    assert (made.name, made.base_name) == (name, name)
+    assert set(made.sources) == set(FIELDS)
+    assert all(made.sources[field].strip() for field in FIELDS)
+    dataset, architecture = DATASETS[made.dataset], ARCHITECTURES[made.architecture]
+    assert (made.image_size, made.channels, made.num_classes) == (
+        dataset.image_size,
+        dataset.channels,
+        dataset.num_classes,
+    )
+    assert made.image_size in architecture.networks
+    assert (made.init == "random") == (architecture.init is None)
+    assert (made.trades_weight is not None) == (made.loss == "trades")
+    trh = made.defences == ("trh",)
+    assert trh == name.endswith("_trh")
+    assert all((value is not None) == trh for value in (made.trh_lambda, made.trh_schedule, made.trh_gamma))
+    assert not (trh and made.l2_reg), "gamma replaces l2_reg; they never add up"
+
+
+@pytest.mark.parametrize("name", all_names())
+def test_json_round_trip_and_digest(name):
+    made = recipe(name)
+    again = Recipe.from_json(json.loads(json.dumps(made.to_json())))
+    assert again == made
+    assert again.sources == made.sources
+    assert again.digest == made.digest == recipe(name).digest
+    assert again.to_json() == made.to_json()
+    assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == made
+    assert hash(again) == hash(made)
+
+
+def test_fields_and_dataclass_are_the_same_list():
+    names = [field.name for field in dataclasses.fields(Recipe)]
+    assert names == ["name", "base_name", *FIELDS, "sources"]
+
+
+def test_names_and_digests_are_unique():
+    digests = {recipe(name).digest for name in all_names()}
+    assert len(digests) == len(all_names()) > 0
+
+
+def test_a_digest_is_stable_across_versions_and_processes():
+    """Published folders carry digests: a change of this value needs a line in the change log."""
+    digest = recipe("vit_l16.imagenet_linf.at_trh").digest
+    assert digest == "c29bea8cf0543a1407172d0c3069089e7f120e348debe7c0590bd31d0ebd9fce"
+
+
+def _another(field: str, value: object) -> object:
+    """A different valid value of a field, by kind."""
+    kind = FIELDS[field].kind
+    if FIELDS[field].choices:
+        return next(choice for choice in (*FIELDS[field].choices, "other") if choice != value)
+    if kind == "threat model":
+        return ThreatModel.parse("linf:2/255")
+    if kind == "floats":
+        return tuple(item + 0.125 for item in value)
+    return {"int": 77, "float": 0.123, "bool": not value, "text": "other", "texts": ("other",)}[kind]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("name", [DIGITS + "at_base", DIGITS + "trades_trh"])
+def test_the_digest_hears_every_science_field(name, field):
+    science = recipe(name).science
+    changed = science | {field: _another(field, science[field])}
+    assert science_digest(science) == recipe(name).digest
+    assert science_digest(changed) != recipe(name).digest
+    assert science_digest(dict(reversed(science.items()))) == recipe(name).digest
+
+
+def test_the_digest_does_not_hear_names_and_sources():
+    made = recipe(DIGITS + "at_base")
+    noted = dataclasses.replace(made, sources=dict.fromkeys(FIELDS, "elsewhere"))
+    assert noted.digest == made.digest
+    assert noted == made
+
+
+def test_one_training_budget_for_the_four_digits_models():
+    recipes = [recipe(name) for name in all_names() if name.startswith(DIGITS)]
+    assert len(recipes) == 4
+    for field in BUDGET:
+        assert len({getattr(made, field) for made in recipes}) == 1, field
+    for made in recipes:
+        assert made.threat_model == ThreatModel.parse("linf:1/10")
+        assert (made.augmentation, made.attack_step_ratio, made.init) == ("none", 2.5, "random")
+        assert (made.attack_start, made.attack_loss) == (
+            ("gaussian", "kl") if made.loss == "trades" else ("uniform", "ce")
+        )
+
+
+def test_a_weight_in_the_name():
+    made = recipe("vit_l16.imagenet_linf.trades1_trh")
+    assert (made.trades_weight, made.sources["trades_weight"]) == (1.0, "the name (trades1)")
+    assert recipe("vit_l16.imagenet_linf.trades_trh").trades_weight == 6.0
+    assert made.name == "vit_l16.imagenet_linf.trades1_trh"
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("vit_l16.imagenet_linf.at", UnknownName),
+        ("vit_l16.digits_linf.at_base", IncompatibleName),
+        ("vit_l16.imagenet_linf.mart_base", IncompatibleName),
+        (None, UnknownName),
+    ],
+)
+def test_no_recipe_for_a_wrong_name(name, error):
+    with pytest.raises(error):
+        recipe(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "passes", "forward", "backward", "training", "equivalents"),
+    [
+        (DIGITS + "at_base", "10 (F + B) + T", 10, 10, 1, 23),
+        (DIGITS + "at_trh", "10 (F + B) + T", 10, 10, 1, 23),
+        (DIGITS + "trades_base", "F + 10 (F + B) + 2 T", 11, 10, 2, 27),
+        ("vit_l16.imagenet_linf.at_base", "7 (F + B) + T", 7, 7, 1, 17),
+        ("vit_l16.imagenet_linf.trades_trh", "F + 7 (F + B) + 2 T", 8, 7, 2, 21),
+    ],
+)
+def test_cost_in_passes(name, passes, forward, backward, training, equivalents):
+    made = recipe(name)
+    cost = made.cost()
+    assert cost["passes_per_step"] == passes
+    assert (cost["forward"], cost["input_backward"], cost["training"]) == (forward, backward, training)
+    assert cost["forward_equivalents"] == equivalents
+    assert cost["images_seen"] == made.total_steps * made.batch_size
+    assert recipe(name, {"epochs": 3, "warmup_steps": 0}).cost()["epochs"] == pytest.approx(3, abs=0.1)
+
+
+@pytest.mark.parametrize("name", all_names())
+def test_describe_gives_values_that_set_takes_back(name):
+    rows = describe(recipe(name))
+    assert [field for field, _, _ in rows] == list(FIELDS)
+    for field, value, source in rows:
+        assert source == recipe(name).sources[field]
+        if field != "defences":
+            assert read_value(field, value) == getattr(recipe(name), field)
+
+
+class TestStrictDocuments:
+    document = recipe(DIGITS + "trades_trh").to_json()
+
+    @pytest.mark.parametrize(
+        "key", ["schema", "name", "base_name", "total_steps", "trades_weight", "sources"]
+    )
+    def test_missing_key(self, key):
+        with pytest.raises(RecipeError, match=f"lacks {key}"):
+            Recipe.from_json({k: v for k, v in self.document.items() if k != key})
+
+    def test_unknown_key_suggests(self):
+        with pytest.raises(RecipeError, match=r"'total_step'.*Did you mean total_steps"):
+            Recipe.from_json(self.document | {"total_step": 3})
+        with pytest.raises(RecipeError, match=r"'base_le' in sources.*base_lr"):
+            Recipe.from_json(self.document | {"sources": {"base_le": "x"}})
+
+    @pytest.mark.parametrize(
+        ("change", "problem"),
+        [
+            ({"schema": "robustzoo.recipe/9"}, "another version"),
+            ({"name": 3}, "name: 3"),
+            ({"name": DIGITS + "at_base"}, "neither"),
+            ({"name": DIGITS + "trades_trh+00000000"}, "neither"),
+            ({"base_name": "vit_l16.imagenet_linf.trades_trh"}, "does not go with"),
+            ({"base_name": "nobody"}, "base_name: 'nobody' is not a model name"),
+            ({"loss": "at"}, "trades_weight 6.0 does not go with loss at"),
+            ({"defences": []}, "does not go with defences"),
+            ({"image_size": 16}, "image_size: 16 does not go with"),
+            ({"total_steps": "x"}, "total_steps: 'x' is not allowed: expected a whole number"),
+            ({"total_steps": 2.0}, "total_steps: 2.0"),
+            ({"total_steps": True}, "total_steps: True"),
+            ({"base_lr": float("nan")}, "base_lr: nan"),
+            ({"mean": [0.1, 0.2]}, "one for each of the 1 channels"),
+            ({"std": [0.0]}, "std"),
+            ({"threat_model": "linf:8"}, "threat_model: .*did you mean linf:8/255"),
+            ({"sources": {}}, "no source for architecture"),
+            ({"sources": [1]}, "sources must be"),
+            ({"sources": {"base_lr": 3}}, "sources must be"),
+        ],
+    )
+    def test_wrong_value(self, change, problem):
+        with pytest.raises(RecipeError, match=problem):
+            Recipe.from_json(self.document | change)
+
+    @pytest.mark.parametrize("document", [None, [], "x", 3])
+    def test_not_an_object(self, document):
+        with pytest.raises(RecipeError, match="JSON object"):
+            Recipe.from_json(document)
+
+
+class TestFiles:
+    def write(self, folder, document):
+        path = folder / "mine.json"
+        path.write_text(document if isinstance(document, str) else json.dumps(document))
+        return path
+
+    @pytest.mark.parametrize("name", [DIGITS + "at_trh", "vit_l16.imagenet_linf.trades1_trh"])
+    def test_a_whole_document_is_its_recipe(self, tmp_path, name):
+        for made in (recipe(name), recipe(name, {"total_steps": 1234})):
+            path = self.write(tmp_path, made.to_json())
+            assert recipe(str(path)) == recipe(path) == made
+            assert recipe(path).sources == made.sources
+
+    def test_an_edited_document_gets_another_name_and_an_honest_source(self, tmp_path):
+        document = recipe(DIGITS + "at_trh").to_json() | {"trh_lambda": 0.5}
+        made = recipe(self.write(tmp_path, document))
+        assert made.name == f"{DIGITS}at_trh+{made.digest[:8]}"
+        assert made.sources["trh_lambda"].startswith("the recipe file (was 0.001")
+        assert made == recipe(DIGITS + "at_trh", {"trh_lambda": "0.5"})
+
+    def test_only_the_changes(self, tmp_path):
+        path = self.write(
+            tmp_path,
+            {"base_name": DIGITS + "at_base", "base_lr": 0.01, "sources": {"base_lr": "a hunch"}},
+        )
+        made = recipe(path, {"total_steps": 500})
+        assert (made.base_lr, made.sources["base_lr"], made.total_steps) == (0.01, "a hunch", 500)
+        assert made.base_name == DIGITS + "at_base"
+
+    @pytest.mark.parametrize(
+        ("text", "problem"),
+        [
+            ("", "cannot read the recipe file"),
+            ("{", "cannot read the recipe file"),
+            ("[]", "JSON object"),
+            ("{}", "base_name is missing"),
+            ('{"base_name": 3}', "base_name: 3"),
+            ('{"base_name": "vit_micro2.digits_linf.at_base", "batchsize": 3}', "Did you mean batch_size"),
+            ('{"base_name": "vit_micro2.digits_linf.at_base", "base_lr": -1}', "base_lr: -1"),
+            ('{"base_name": "vit_micro2.digits_linf.at_base", "base_lr": NaN}', "base_lr: nan"),
+            ('{"base_name": "vit_micro2.digits_linf.at_base", "dataset": "imagenet"}', "name fixes"),
+            ('{"base_name": "vit_micro2.digits_linf.at_base", "base_lr": 1, "base_lr": 2}', "repeats"),
+        ],
+    )
+    def test_bad_files(self, tmp_path, text, problem):
+        with pytest.raises(RecipeError, match=problem):
+            recipe(self.write(tmp_path, text))
+
+    def test_missing_and_unreadable_files(self, tmp_path):
+        with pytest.raises(RecipeError, match="no recipe file"):
+            recipe(tmp_path / "none.json")
+        with pytest.raises(RecipeError, match="cannot read"):
+            recipe(tmp_path)
+        (tmp_path / "latin.json").write_bytes(b"\xff\xfe\x00")
+        with pytest.raises(RecipeError, match="cannot read"):
+            recipe(tmp_path / "latin.json")
+
+
+@given(
+    st.sampled_from(all_names()),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "total_steps": st.integers(10_000, 10**9),
+            "batch_size": st.integers(1, 10**9),
+            "base_lr": st.floats(1e-12, 1e6),
+            "gradient_clipping": st.floats(0, 1e3),
+            "attack_steps": st.integers(1, 1000),
+            "momentum": st.floats(0, 1, exclude_max=True),
+            "std": st.tuples(st.floats(1e-3, 10)),
+            "threat_model": st.builds(ThreatModel, st.just("l2"), st.fractions("1/1000", 100)),
+            "optimizer": st.sampled_from(["sgd", "adam"]),
+        },
+    ),
+)
+def test_changed_recipes_round_trip(name, changes):
+    made = recipe(name, changes)
+    assert Recipe.from_json(json.loads(json.dumps(made.to_json()))) == made
+    as_text = {
+        key: ",".join(map(repr, value)) if isinstance(value, tuple) else str(value)
+        for key, value in changes.items()
+    }
+    assert recipe(name, as_text) == made
+    assert (made.name == name) == (made.digest == recipe(name).digest)
+    assert write_value(made.threat_model) == str(made.threat_model)
