@@ -21,6 +21,7 @@ import click
     "--tolerance", type=click.IntRange(min=0), help="In images; default: the larger of 1 % of N and 3."
 )
 @click.option("--seed", type=int, help="Seed of a full run; default: fresh system entropy, recorded.")
+@click.option("--same-seed", is_flag=True, help="Full run with the evidence's own seed.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option(
     "--require", type=click.Choice(["confirmed"]), help="Exit 3 when the outcome is only consistent."
