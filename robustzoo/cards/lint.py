@@ -19,7 +19,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _SPDX = re.compile("[a-z0-9][a-z0-9.+-]*")
 # A slash at the start of a word and another one later, C:\\x, file:///x or ~/x; 8/255 and URLs are none.
 _ABSOLUTE = re.compile(
-    r"(?<![\w.:/\\~<)-])/[A-Za-z_][\w.-]*/[\w.-]+|\b[A-Za-z]:\\\w+|\bfile://\S+|(?<!\w)~/\w\S*"
+    r"(?<![\w.:/\\~<)-])/[A-Za-z_][\w.-]*(?:/[\w.-]+)+|\b[A-Za-z]:\\\w+|\bfile://\S+|(?<!\w)~/\w\S*"
 )
 
 

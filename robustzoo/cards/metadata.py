@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ _NEXT_STEP = (
     "measure with `robustzoo evaluate NAME --out FOLDER`, then write the card with `robustzoo card FOLDER`"
 )
 _LARGEST_CARD = 1_000_000  # characters; ours have about 10,000
+_DEEPEST = 30  # levels of nesting; ours have 8
 _BLOCK = re.compile(r"\A---[ \t]*\r?\n(?P<yaml>.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 # Where the Hub keeps a data set under another name than the registry does.
 _HUB_DATASETS = {
@@ -96,7 +97,8 @@ def read_block(text: str) -> dict[str, Any]:
     """The metadata of a card as plain data.
 
     Raises:
-        CardError: too large, no block at the head, malformed YAML, YAML aliases, or not a mapping of texts.
+        CardError: too large, no block at the head, malformed YAML, aliases or deep nesting, or not a
+            mapping of texts.
     """
     import yaml
 
@@ -106,11 +108,9 @@ def read_block(text: str) -> dict[str, Any]:
     if match is None:
         raise bad_card("the card has no metadata: expected a YAML block between two lines '---' at its head")
     try:
-        # Aliases let a short text stand for billions of results.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(match["yaml"])):
-            raise bad_card("the card's metadata uses YAML aliases (*name); write the values out")
+        _refuse_costly(yaml.parse(match["yaml"]))
         block = yaml.safe_load(match["yaml"])
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         if isinstance(error, CardError):
             raise
         raise bad_card(f"the card's metadata is not YAML: {error}") from error
@@ -119,6 +119,19 @@ def read_block(text: str) -> dict[str, Any]:
             f"the card's metadata must be a mapping of names to values, got {type(block).__name__}"
         )
     return block
+
+
+def _refuse_costly(events: Iterable[Any]) -> None:
+    """Raise CardError for deep nesting, and for aliases, which let a short text stand for billions."""
+    import yaml
+
+    depth = 0
+    for event in events:
+        if isinstance(event, yaml.AliasEvent):
+            raise bad_card("the card's metadata uses YAML aliases (*name); write the values out")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise bad_card(f"the card's metadata is nested more than {_DEEPEST} levels deep")
 
 
 def parse_card(text: str) -> tuple[str, list[EvalResult]]:

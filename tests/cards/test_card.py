@@ -1,0 +1,223 @@
+"""The rendered card of every registry name, and what the lint finds in cards that were tampered with."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from robustzoo.cards import CardError, Claim, Evidence, lint_card, render_card
+from robustzoo.cards.metadata import read_block
+from robustzoo.registry import all_names, published, recipe
+from robustzoo.registry.catalog import DATASETS, LOSSES
+
+NAME = "vit_micro2.digits_linf.trades_trh"
+SHA256 = "c" * 64
+MODEL_CARDS = Path(__file__).resolve().parents[2] / "model_cards"
+
+
+@pytest.fixture
+def measured(sections):
+    """measured(name=NAME, **changes) -> (recipe, Evidence) of a registry name."""
+
+    def make(name=NAME, **changes):
+        made = recipe(name)
+        given = sections(name=name, threat_model=made.threat_model)
+        spec = DATASETS[made.dataset]
+        given["dataset"].update(id=made.dataset, num_classes=spec.num_classes)
+        given.update(changes)
+        return made, Evidence.build(**given)
+
+    return make
+
+
+@pytest.fixture
+def text(measured):
+    return render_card(*measured(), SHA256)
+
+
+def rows_of(text: str) -> list[list[str]]:
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+@pytest.mark.parametrize("name", all_names())
+def test_card_of_every_name_is_clean_and_says_what_the_evidence_says(measured, name):
+    made, evidence = measured(name)
+    text = render_card(made, evidence, SHA256)
+    assert lint_card(text, made, evidence) == []
+    assert Claim.from_card(text) == [Claim.from_evidence(evidence)]
+    assert text == render_card(made, Evidence(evidence.doc), SHA256)
+    assert LOSSES[made.loss].title in text and DATASETS[made.dataset].licence in text
+    (row,) = [row for row in rows_of(text) if row[0].startswith("**robust**")]
+    assert row[2:] == ["4 / 10", "**40.0 %**", "12.2 to 73.8 %", "apgd-ce: 2, apgd-t: 2"]
+
+
+@pytest.mark.parametrize("name", all_names())
+def test_recipe_table_has_every_value_with_its_source(measured, name):
+    made, evidence = measured(name)
+    rows = {row[0].strip("`"): row for row in rows_of(render_card(made, evidence, SHA256))}
+    for field in made.science:
+        assert rows[field][3] == made.sources[field].replace("|", "\\|"), field
+    assert rows["threat_model"][1] == str(made.threat_model)
+
+
+def test_metadata_is_what_the_hub_expects(text):
+    block = read_block(text)
+    assert block["license"] == "apache-2.0"
+    assert (block["library_name"], block["pipeline_tag"]) == ("timm", "image-classification")
+    assert block["tags"] == ["robustzoo", "adversarial-robustness", "linf", "trades", "trh"]
+    assert block["datasets"] == ["digits"] and block["metrics"] == ["accuracy"]
+    assert "base_model" not in block
+    assert block["robustzoo"] == {
+        "schema": 1,
+        "weights_sha256": SHA256,
+        "recipe_digest": recipe(NAME).digest,
+    }
+
+
+def test_initial_checkpoint_and_its_licence_are_named(measured):
+    text = render_card(*measured("vit_l16.imagenet_linf.at_trh"), SHA256)
+    block = read_block(text)
+    assert block["base_model"] == "timm/vit_large_patch16_224.augreg_in21k"
+    assert block["datasets"] == ["ILSVRC/imagenet-1k"]
+    assert re.search(
+        r"Initial weights: \[timm/vit_large_patch16_224.augreg_in21k\].*Licence: apache-2.0", text
+    )
+
+
+def test_code_for_people(text):
+    (python,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    compile(python, "card", "exec")
+    assert f'robustzoo.load("{NAME}")' in python
+    commands = "".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL)).splitlines()
+    assert commands == [
+        f"robustzoo verify {NAME}",
+        f"robustzoo verify {NAME} --mode full",
+        f"deepspeed training/train.py {NAME} --out runs/{NAME}",
+    ]
+    for words in (
+        "pixels in [0, 1]",
+        "expects normalised",
+        "upper bound",
+        "CVPR",
+        "CC BY 4.0",
+        "mean 0.3 and std 0.37",
+    ):
+        assert words in text
+
+
+def test_citation_names_method_loss_and_attacks(measured):
+    at, trades = (
+        render_card(*measured(f"vit_micro2.digits_linf.{m}"), SHA256) for m in ("at_base", "trades_trh")
+    )
+    assert re.findall(r"@inproceedings\{(\w+),", at) == [
+        "wang2023improving",
+        "madry2018towards",
+        "croce2020reliable",
+    ]
+    assert re.findall(r"@inproceedings\{(\w+),", trades)[1] == "zhang2019theoretically"
+
+
+def test_card_with_two_evaluations(measured):
+    made, first = measured()
+    _, second = measured(threat_model="linf:1/20", passes={"forward": 1, "backward": 1})
+    text = render_card(made, [first, second], SHA256)
+    assert lint_card(text, made, [first, second]) == []
+    assert [row[0] for row in rows_of(text)[:5]][2:] == [
+        "clean",
+        "**robust**, L∞ 1/10",
+        "**robust**, L∞ 1/20",
+    ]
+    assert len(Claim.from_card(text)) == 2
+    assert any(
+        "not claimed" in problem
+        for problem in lint_card(render_card(made, first, SHA256), made, [first, second])
+    )
+    assert any("no evidence" in problem for problem in lint_card(text, made, first))
+
+
+def test_card_of_a_changed_recipe(measured, sections):
+    changed = recipe(NAME, {"trh_lambda": "1e-4"})
+    evidence = Evidence.build(**sections(name=changed.name))
+    text = render_card(changed, evidence, SHA256)
+    assert lint_card(text, changed, evidence) == []
+    assert "deepspeed training/train.py recipe.json" in text
+    # Without its recipe nothing says what the name stands for.
+    assert any("not a model name" in problem for problem in lint_card(text))
+
+
+def test_render_refuses_evidence_of_something_else(measured):
+    made, evidence = measured()
+    with pytest.raises(CardError, match="at_base"):
+        render_card(recipe("vit_micro2.digits_linf.at_base"), evidence, SHA256)
+    with pytest.raises(CardError, match="e" * 64):
+        render_card(made, evidence, "e" * 64)
+    with pytest.raises(CardError, match="64 lower-case hex digits"):
+        render_card(made, evidence, "C" * 64)
+    with pytest.raises(CardError, match="no evidence"):
+        render_card(made, [], SHA256)
+
+
+TAMPERED = [
+    ("license: apache-2.0\n", "", "lacks license"),
+    ("license: apache-2.0", "license: Apache 2.0", "SPDX"),
+    ("library_name: timm", "library_name: keras", "library_name"),
+    ("pipeline_tag: image-classification", "pipeline_tag: text-generation", "pipeline_tag"),
+    ("- robustzoo\n", "", "'robustzoo'"),
+    ("- trh\n", "", "'trh'"),
+    ("datasets:\n- digits\n", "", "lacks datasets"),
+    ("metrics:\n- accuracy\n", "", "lacks metrics"),
+    ("model-index:", "model_index:", "model-index"),
+    (f'weights_sha256: "{SHA256}"', f'weights_sha256: "{"e" * 64}"', "the evidence about"),
+    (f'  weights_sha256: "{SHA256}"\n', "", "lacks robustzoo.weights_sha256"),
+    (f"`{SHA256}`", "`(lost)`", "does not state the sha256"),
+    ("recipe_digest: ", "recipe_digest: x", "recipe_digest"),
+    ("value: 0.4", "value: 0.9", "does not match"),
+    ("value: 0.4\n", "value: 0.4\n      verified: true\n", "belong to the Hub"),
+    ("correct: 4\n", "correct: 11\n", "0 <= correct <= n"),
+    ('epsilon: "1/10"', "epsilon: 0.1", "quoted text"),
+    ('epsilon: "1/10"', 'epsilon: "0.1"', "must be written"),
+    ('epsilon: "1/10"', 'epsilon: "1/5"', "no evidence for the claim linf:1/5"),
+    ("seed: 0", "seed: 1", "seed is 1, the evidence says 0"),
+    (f"name: {NAME}", "name: vit_micro3.digits_linf.trades_trh", "unknown architecture"),
+    (f"name: {NAME}", "name: vit_micro2.digits_linf.at_base", "the recipe is"),
+    ("| 4 / 10 |", "| 9 / 10 |", "robust count 4 / 10"),
+    ("| 8 / 10 |", "| 9 / 10 |", "clean count 8 / 10"),
+    (f'load("{NAME}")', 'load("other")', "how to load"),
+    ("## Limits", "See /home/someone/notes.md\n\n## Limits", "'/home/someone/notes.md'"),
+    ("## Limits", "See C:\\runs and ~/runs.\n\n## Limits", "one machine only"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "words"), TAMPERED, ids=[words for *_, words in TAMPERED])
+def test_lint_finds(measured, text, old, new, words):
+    assert old in text
+    problems = lint_card(text.replace(old, new), *measured())
+    assert any(words in problem for problem in problems), problems
+
+
+def test_lint_of_numbers_forged_in_metadata_and_text_alike(measured, text):
+    forged = text.replace("correct: 4\n", "correct: 7\n").replace("value: 0.4", "value: 0.7")
+    forged = forged.replace("4 / 10", "7 / 10")
+    assert lint_card(forged) == []
+    assert any("robust_correct is 7, the evidence says 4" in p for p in lint_card(forged, *measured()))
+
+
+def test_lint_of_no_card_is_one_problem():
+    assert len(lint_card("# nothing")) == 1
+
+
+def test_urls_fractions_and_relative_paths_are_no_absolute_paths(text):
+    harmless = "see https://example.org/a/b, [x](docs/a/b.md), runs/x/y, 8/255, and/or, `local-dir:FOLDER`"
+    assert lint_card(text.replace("## Limits", f"{harmless}\n\n## Limits")) == []
+
+
+def test_there_is_a_card_for_every_published_model_and_it_is_clean():
+    names = {entry.name for entry in published()}
+    assert {path.stem for path in MODEL_CARDS.glob("*.md")} == names
+    for entry in published():
+        text = (MODEL_CARDS / f"{entry.name}.md").read_text(encoding="utf-8")
+        assert lint_card(text, entry.recipe) == []
+        assert entry.weights.sha256 in text
