@@ -1,0 +1,55 @@
+"""Training in this process: `run(NAME-less arguments...)` is train.py with a small recipe."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # `training` is not part of the installed package
+
+pytest.importorskip("deepspeed", reason="training needs the extra `train`")
+
+# Clipping and the L2 term are active, the schedule has both its parts, and a run takes about a second.
+SMALL = [
+    *("--batch-size", "16", "--set", "total_steps=6", "--set", "warmup_steps=2", "--set", "attack_steps=2"),
+    *("--set", "gradient_clipping=0.5", "--validate-every", "100", "--log-every", "1"),
+]
+TRADES_TRH, AT_TRH = "vit_micro2.digits_linf.trades_trh", "vit_micro2.digits_linf.at_trh"
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@pytest.fixture
+def train(monkeypatch):
+    """train.py's `main` in this process, on one thread; the launcher's variables are gone afterwards."""
+    import torch
+
+    from training.train import main
+
+    for name in LAUNCHER_VARIABLES:  # noted first, so that what `main` sets is undone
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield main
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def subprocess_environment():
+    """Environment of a training process of its own: one thread, no variables of a launcher."""
+    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    path = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
+    return environment | {"OMP_NUM_THREADS": "1", "PATH": path}
+
+
+@pytest.fixture
+def weights():
+    """Tensors of an exported model folder, by name."""
+    from safetensors.torch import load_file
+
+    return lambda folder: load_file(folder / "model.safetensors")

@@ -1,0 +1,126 @@
+"""Run folders: refused, begun, resumed; checkpoints whole or absent; a log without repeated steps."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from training.progress import Clock, Metrics, duration
+from training.run_folder import RunFolder, RunFolderError
+
+SETTINGS = {"command": "train", "fixed": {"seed": 0, "processes": 2}}
+
+
+def write_checkpoint(run: RunFolder, step: int) -> None:
+    run.writing(step).mkdir(parents=True)
+    (run.writing(step) / "weights.pt").write_bytes(b"w" * step)
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    assert folder.check(SETTINGS, resume=False) == 0
+    assert not folder.path.exists()  # checking writes nothing
+    folder.begin(SETTINGS)
+    return folder
+
+
+def test_a_folder_in_use_needs_resume(run):
+    with pytest.raises(RunFolderError, match="is not empty; continue its run with --resume"):
+        run.check(SETTINGS, resume=False)
+    assert run.check(SETTINGS, resume=True) == 0
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_absent_and_empty_folders_start_at_zero(tmp_path, resume):
+    for path in (tmp_path, tmp_path / "absent"):
+        assert RunFolder(path).check(SETTINGS, resume=resume) == 0
+
+
+def test_no_run_there(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(RunFolderError, match=r"no config\.json"):
+        RunFolder(tmp_path).check(SETTINGS, resume=True)
+    with pytest.raises(RunFolderError, match="is a file"):
+        RunFolder(tmp_path / "thesis.tex").check(SETTINGS, resume=True)
+
+
+def test_other_settings_are_refused_by_name(run):
+    other = {"fixed": {"seed": 1, "processes": 2}}
+    with pytest.raises(RunFolderError, match="seed was 0, now 1"):
+        run.check(other, resume=True)
+    assert run.check(SETTINGS | {"command": "another"}, resume=True) == 0
+
+
+def test_the_newest_two_are_kept(run):
+    for step in (5, 10, 15):
+        write_checkpoint(run, step)
+        run.commit(step)
+        assert run.latest_step() == step
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [
+        "latest",
+        "step_00000010",
+        "step_00000015",
+    ]
+    assert (run.checkpoints / "latest").read_text() == "step_00000015\n"
+
+
+def test_an_unfinished_checkpoint_does_not_count_and_is_swept(run):
+    write_checkpoint(run, 5)
+    run.commit(5)
+    write_checkpoint(run, 10)  # killed before the commit
+    assert run.check(SETTINGS, resume=True) == 5
+    run.begin(SETTINGS)
+    assert not run.writing(10).exists() and run.checkpoint(5).exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "absent", "no manifest"])
+def test_a_damaged_checkpoint_is_passed_over(run, damage):
+    for step in (5, 10):
+        write_checkpoint(run, step)
+        run.commit(step)
+    newest = run.checkpoint(10)
+    if damage == "cut":
+        (newest / "weights.pt").write_bytes(b"w" * 3)
+    else:
+        (newest / ("weights.pt" if damage == "absent" else "manifest.json")).unlink()
+    assert run.latest_step() == 5
+    write_checkpoint(run, 10)
+    run.commit(10)  # trained again from step 5
+    assert run.latest_step() == 10
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"schema": "another"}'])
+def test_a_foreign_configuration(run, text):
+    run.config.write_text(text)
+    with pytest.raises(RunFolderError, match=r"config\.json"):
+        run.check(SETTINGS, resume=True)
+
+
+def test_the_log_is_cut_back_to_the_checkpoint(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    first = Metrics(path, 0)
+    for step in (1, 2, 3, 4):
+        first.write(step, total=float(step))
+    first.close()
+    path.write_text(path.read_text() + '{"step": 5, "to')  # killed in the middle of a line
+    second = Metrics(path, 2)
+    second.write(3, total=-3.0)
+    second.close()
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(record["step"], record["total"]) for record in records] == [(1, 1.0), (2, 2.0), (3, -3.0)]
+
+
+def test_clock(monkeypatch):
+    now = iter([100.0, 104.0, 1000.0, 1003.0])
+    monkeypatch.setattr("training.progress.time.monotonic", lambda: next(now))
+    clock = Clock(done_steps=10, last_step=20, batch_size=8)
+    assert clock.read(12) == (4.0, 16.0)  # 2 s a step, 8 steps left
+    clock.restart(12)
+    assert clock.read(13) == (8 / 3, 21.0)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00:00"), (59.6, "0:01:00"), (3725, "1:02:05")])
+def test_duration(seconds, text):
+    assert duration(seconds) == text

@@ -1,0 +1,51 @@
+"""The learning rate against its closed form, and the cost line against the pass table."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robustzoo.registry import all_names, recipe
+from training.schedule import expected_cost, learning_rate
+
+
+def small(total_steps: int, warmup_steps: int):
+    changes = {"total_steps": total_steps, "warmup_steps": warmup_steps, "base_lr": 2.0}
+    return recipe("vit_micro2.digits_linf.at_base", changes)
+
+
+def test_values_by_hand():
+    rates = [learning_rate(small(total_steps=8, warmup_steps=4), step) for step in range(8)]
+    expected = [0.5, 1.0, 1.5, 2.0, 2.0, 1 + math.cos(math.pi / 4), 1.0, 1 + math.cos(3 * math.pi / 4)]
+    assert rates == pytest.approx(expected, abs=1e-12)
+
+
+@given(st.integers(1, 300), st.data())
+def test_rises_then_falls_and_is_never_zero(total, data):
+    plan = small(total, data.draw(st.integers(0, total)))
+    rates = [learning_rate(plan, step) for step in range(total)]
+    top = max(plan.warmup_steps, 1)
+    assert all(0 < rate <= plan.base_lr for rate in rates)
+    assert rates[:top] == sorted(rates[:top]) and rates[top - 1 :] == sorted(rates[top - 1 :], reverse=True)
+
+
+@pytest.mark.parametrize("step", [-1, 8])
+def test_outside_the_schedule(step):
+    with pytest.raises(ValueError, match="outside the schedule of 8 steps"):
+        learning_rate(small(8, 2), step)
+
+
+@pytest.mark.parametrize("name", all_names())
+def test_cost_of_every_recipe(name):
+    plan = recipe(name)
+    n = plan.attack_steps
+    passes, forwards = {
+        "at": (f"{n} (F + B) + T", 2 * n + 3),
+        "trades": (f"F + {n} (F + B) + 2 T", 2 * n + 7),
+    }[plan.loss]
+    text = expected_cost(plan, 10)
+    assert f"each {passes} = {forwards} F" in text
+    assert f"{10 * plan.batch_size * forwards:,} forward passes" in text
