@@ -140,7 +140,7 @@ BAD = [
     (_set("seed", True), "seed", "integer"),
     (_set("micro_batch_size", 0), "micro_batch_size", "minimum"),
     (_set("precision", "bfloat16"), "precision", "float32"),
-    (_set("samples", []), "samples", "non-empty"),
+    (_set("samples", []), "samples", "[]"),
     (_set("samples", 3, "robust", 1), "samples[3].robust", "boolean"),
     (_set("samples", 3, "id", 9.0), "samples[3].id", "integer"),
     (_pop("samples", 1, "broken_by", "restart"), "samples[1].broken_by", "restart"),
