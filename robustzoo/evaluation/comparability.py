@@ -48,7 +48,7 @@ def data_differences(
     if digest != stated["digest"]:
         return {"dataset digest": (stated["digest"], digest)}
     labels = [sample["label"] for sample in evidence.doc["samples"]]
-    if labels != [int(dataset.labels[i]) for i in indices]:
+    if labels != [dataset[i][1] for i in indices]:
         return {"labels": ("those in the Evidence", "those of the images")}
     if stated["subset"] == f"chosen{n}":
         notes.append(f"the {n} images were chosen by hand: their accuracy says nothing about the dataset's")

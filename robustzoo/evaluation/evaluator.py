@@ -114,12 +114,13 @@ def evaluate(
     ):
         probe = probe_images([dataset[i][0] for i in range(min(4, len(dataset)))]).to(device)
         num_classes = check_forward(model, probe, gradients=protocol != "square")
-        check_labels(dataset.labels, num_classes)
-        plan = make_protocol(protocol, threat_model, num_classes)
+        if dataset.labels is not None:  # known without reading the images; else checked as they are read
+            check_labels(dataset.labels, num_classes)
+        make_protocol(protocol, threat_model, num_classes)  # refused before the images are read
         subset = choose_samples(dataset, n, indices)
         size = min(DEFAULT_MICRO_BATCH, len(subset)) if micro_batch_size is None else micro_batch_size
         workers = min(workers, len(subset))
-        work = Work(dataset, plan, threat_model, num_classes, seed, size, str(device))
+        work = Work(dataset, protocol, threat_model, num_classes, seed, size, str(device))
         reporter.say(cost_line(model, dataset[subset.indices[0]][0], work, len(subset), workers), "cost")
         results = _attack(model, work, subset, workers, reporter)
         witnesses = _witnesses(model, work, results, device, reporter)

@@ -17,9 +17,8 @@ from torch import nn
 
 from robustzoo.attacks.autoattack import SampleResult, run_protocol
 from robustzoo.attacks.frozen import frozen
-from robustzoo.attacks.protocols import Protocol
+from robustzoo.attacks.protocols import Protocol, protocol
 from robustzoo.evaluation.machine import placed, strict_arithmetic
-from robustzoo.models.folder import read_folder
 from robustzoo.registry import ThreatModel
 
 
@@ -32,12 +31,17 @@ class Work:
     """Everything a process needs beside the model: what to attack and how. Arguments as of `run_protocol`."""
 
     dataset: Any
-    protocol: Protocol
+    protocol_name: str
     threat_model: ThreatModel
     num_classes: int
     seed: int
     micro_batch_size: int
     device: str
+
+    @property
+    def protocol(self) -> Protocol:
+        """Made anew from its name wherever it is needed: it is data, and small."""
+        return protocol(self.protocol_name, self.threat_model, self.num_classes)
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,9 @@ def _work_in_process(pipe: Connection) -> None:
         device = torch.device(work.device)
         with strict_arithmetic(device):
             if isinstance(model, ModelFolder):
+                # Imported here, since it brings timm along: seconds that a process for any other model saves.
+                from robustzoo.models.folder import read_folder
+
                 model = read_folder(model.path, model.sha256, check_logits=False)
             with placed(model, device), frozen(model):
                 results = run_share(model, work, ids, lambda message: answer("progress", message))

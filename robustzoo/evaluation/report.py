@@ -1,0 +1,52 @@
+"""A text report of an Evidence, for people."""
+
+from __future__ import annotations
+
+from robustzoo.cards.evidence import Evidence
+from robustzoo.evaluation.progress import duration
+
+
+def report(evidence: Evidence) -> str:
+    """What was measured, on what, what came out and what it cost; several lines, no final newline."""
+    doc = evidence.doc
+    counts, dataset, run = doc["counts"], doc["dataset"], doc["run"]
+    lines = [
+        f"{doc['model']['name']} under {evidence.threat_model}, protocol {doc['protocol']['name']}",
+        f"{dataset['id']} {dataset['split']}, {dataset['subset']}: {counts['n']} images, seed {doc['seed']}",
+        "",
+        f"clean accuracy   {evidence.clean_accuracy}",
+        f"robust accuracy  {evidence.robust_accuracy}",
+        "                 worst case over the whole protocol, an upper bound on the true value",
+        "",
+        f"{'attack':<12}{'broken':>8}{'robust after it':>18}",
+        f"{'clean':<12}{'':>8}{counts['clean_correct']:>18}",
+    ]
+    left = counts["clean_correct"]
+    for member in doc["protocol"]["members"]:
+        broken = counts["broken_by"].get(member["attack"], 0)
+        left -= broken
+        lines.append(f"{member['attack']:<12}{broken:>8}{left:>18}")
+    lines += ["", _witnesses(doc), _cost(doc), _machine(run, doc["micro_batch_size"])]
+    return "\n".join(lines)
+
+
+def _witnesses(doc: dict) -> str:
+    stored = doc["witnesses"]
+    if stored is None:
+        return "witnesses: not stored (with a folder to write to, each broken image gets one)"
+    return f"witnesses: {stored['count']} in {stored['file']}"
+
+
+def _cost(doc: dict) -> str:
+    n, passes = doc["counts"]["n"], doc["passes"]
+    return (
+        f"cost: {passes['forward']:,} forwards and {passes['backward']:,} backwards "
+        f"({passes['forward'] / n:,.0f} and {passes['backward'] / n:,.0f} per image), "
+        f"{duration(doc['run']['wall_seconds'])}"
+    )
+
+
+def _machine(run: dict, micro_batch_size: int) -> str:
+    processes = f"{run['workers']} process{'es' if run['workers'] > 1 else ''}"
+    version = run["versions"].get("torch", "unknown version")
+    return f"machine: {run['device']}, {processes}, micro-batch {micro_batch_size}, torch {version}"

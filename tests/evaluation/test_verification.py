@@ -1,0 +1,354 @@
+"""verify(): honest cards pass, forged ones are caught by the mode that can; reports say what was tested."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robustzoo.cards import CardError, Evidence, EvidenceError, WitnessError, Witnesses, render_card
+from robustzoo.evaluation.verification import VerificationError, verify
+from robustzoo.models.folder import FolderError, HashMismatch
+from robustzoo.registry import recipe
+
+NAME = "vit_micro2.digits_linf.at_base"
+STEM = "pgd-5.digits-test.n100-seed0"
+TOLERANCE = 3  # of 100 images
+SHIFT = 5  # 5 points of 100 images
+
+
+def run(folder, mode="replay", **options):
+    return verify(folder, mode=mode, progress=False, **options)
+
+
+def evidence_of(folder: Path) -> Evidence:
+    return Evidence.load(folder / "evidence" / f"{STEM}.json")
+
+
+def witnesses_of(folder: Path) -> Witnesses:
+    return Witnesses.load(folder / "evidence" / f"{STEM}.witness.safetensors")
+
+
+def store_witnesses(folder: Path, evidence: Evidence, witnesses: Witnesses) -> None:
+    """Write a witness file and the Evidence that names it."""
+    file = f"{STEM}.witness.safetensors"
+    sha256 = witnesses.save(folder / "evidence" / file)
+    evidence.doc["witnesses"] = {"file": file, "sha256": sha256, "count": len(witnesses)}
+    evidence.save(folder / "evidence" / f"{STEM}.json")
+
+
+def keep(witnesses: Witnesses, mask) -> Witnesses:
+    return Witnesses(witnesses.ids[mask], witnesses.pixels[mask], witnesses.margins[mask])
+
+
+def rebuilt(evidence: Evidence, samples: list[dict], **changes) -> Evidence:
+    doc = {**evidence.doc, **changes}
+    sections = ("model", "protocol", "dataset", "seed", "micro_batch_size", "passes", "run")
+    return Evidence.build(
+        threat_model=evidence.threat_model, samples=samples, **{name: doc[name] for name in sections}
+    )
+
+
+def write_card(folder: Path, evidence: Evidence) -> None:
+    text = render_card(recipe(NAME), evidence, evidence.doc["model"]["sha256"])
+    (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def robuster(evidence: Evidence, shift: int) -> tuple[Evidence, list[int]]:
+    """The Evidence with `shift` broken samples called robust (below 0: the reverse), and their ids."""
+    samples = [dict(sample) for sample in evidence.doc["samples"]]
+    broken = [s for s in samples if s["broken_by"] is not None]
+    robust = [s for s in samples if s["robust"]]
+    chosen = broken[:shift] if shift > 0 else robust[:-shift]
+    for sample in chosen:
+        sample["robust"] = shift > 0
+        sample["broken_by"] = None if shift > 0 else broken[0]["broken_by"]
+        if shift < 0 and sample["broken_by"]["target"] == sample["label"]:
+            sample["broken_by"] = {**sample["broken_by"], "target": None}
+    return rebuilt(evidence, samples), [sample["id"] for sample in chosen]
+
+
+def test_an_honest_card_is_consistent_by_replay(published):
+    report = run(published)
+    assert (report.outcome, report.exit_code) == ("consistent", 0)
+    assert report.parts == {"clean": "holds", "upper": "holds", "lower": "not tested"}
+    counts = evidence_of(published).doc["counts"]
+    assert report.numbers["clean_found"] == counts["clean_correct"]
+    assert report.numbers["robust_at_most"] == counts["robust_correct"]
+    assert 20 < counts["robust_correct"] < counts["clean_correct"] - 10, "the fixture should be in between"
+    assert not report.claims[0].notes and report.claims[0].fingerprint == {}
+    text = report.text()
+    assert "CONSISTENT by replay" in text and "lower  not tested" in text and "mode full" in text
+    assert verify(published, require="confirmed", progress=False).exit_code == 3
+
+
+def test_an_honest_card_is_confirmed_in_full(published, tmp_path):
+    log = tmp_path / "log" / "verifications.jsonl"
+    same = run(published, "full", same_seed=True, log=log)
+    counts = evidence_of(published).doc["counts"]
+    assert (same.outcome, same.exit_code) == ("confirmed", 0)
+    assert set(same.parts.values()) == {"holds"}
+    assert same.numbers["robust_found"] == counts["robust_correct"]
+    assert same.numbers["verdicts_changed"] == 0
+    fresh = run(published, "full", require="confirmed", log=log)
+    assert (fresh.outcome, fresh.exit_code) == ("confirmed", 0)
+    assert fresh.claims[0].seed not in (None, evidence_of(published).seed)
+    assert f"seed of this run: {fresh.claims[0].seed}" in fresh.text()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["claims"][0]["seed"] for line in lines] == [same.claims[0].seed, fresh.claims[0].seed]
+    assert json.loads(json.dumps(fresh.to_json()))["outcome"] == "confirmed"
+
+
+def forge(folder: Path) -> Evidence:
+    """Card and Evidence 5 points too high, with the witnesses cut to match."""
+    forged, ids = robuster(evidence_of(folder), SHIFT)
+    witnesses = witnesses_of(folder)
+    store_witnesses(folder, forged, keep(witnesses, ~np.isin(witnesses.ids, ids)))
+    write_card(folder, forged)
+    return forged
+
+
+def test_card_evidence_and_witnesses_forged_together(folder):
+    forged = forge(folder)
+    replayed = run(folder)
+    assert replayed.outcome == "consistent" and replayed.parts["lower"] == "not tested"
+    assert replayed.numbers["robust_at_most"] == forged.doc["counts"]["robust_correct"]
+    full = run(folder, "full")
+    assert (full.outcome, full.exit_code) == ("refuted", 1)
+    assert full.parts == {"clean": "holds", "upper": "holds", "lower": "refuted"}
+    assert full.numbers["verdicts_changed"] >= SHIFT - TOLERANCE
+    unmasked = run(folder, "full", same_seed=True)
+    assert unmasked.outcome == "refuted" and "the Evidence was changed" in unmasked.text()
+
+
+def test_a_card_that_claims_more_than_its_evidence_is_refuted_by_the_witnesses(folder):
+    write_card(folder, robuster(evidence_of(folder), SHIFT)[0])
+    report = run(folder)
+    assert (report.outcome, report.exit_code) == ("refuted", 1)
+    assert report.parts == {"clean": "holds", "upper": "holds", "lower": "refuted"}
+    assert "its own Evidence counts" in report.text()
+
+
+def test_a_card_that_claims_less_than_its_evidence_is_refuted(folder):
+    write_card(folder, robuster(evidence_of(folder), -SHIFT)[0])
+    report = run(folder)
+    assert report.outcome == "refuted" and report.parts["upper"] == "not tested"
+    assert "its own Evidence counts" in report.text()
+    assert run(folder, "full").parts["upper"] == "refuted"
+
+
+def test_a_difference_within_the_tolerance_is_noted(folder):
+    write_card(folder, robuster(evidence_of(folder), 2)[0])
+    report = run(folder)
+    assert report.outcome == "consistent" and "its own Evidence counts" in report.text()
+    assert run(folder, tolerance=1).outcome == "refuted"
+
+
+def test_a_wrong_clean_count_is_refuted(folder):
+    samples = [dict(sample) for sample in evidence_of(folder).doc["samples"]]
+    for sample in [s for s in samples if s["predicted"] != s["label"]][:SHIFT]:
+        sample.update(predicted=sample["label"], robust=True)
+    forged = rebuilt(evidence_of(folder), samples)
+    forged.save(folder / "evidence" / f"{STEM}.json")
+    write_card(folder, forged)
+    report = run(folder)
+    assert (report.outcome, report.parts["clean"]) == ("refuted", "refuted")
+
+
+def test_another_epsilon_is_not_comparable(folder):
+    card = (folder / "README.md").read_text()
+    evidence = evidence_of(folder)
+    evidence.doc["threat_model"]["epsilon"] = "1/20"
+    write_card(folder, evidence)
+    assert (folder / "README.md").read_text() != card
+    report = run(folder)
+    assert (report.outcome, report.exit_code) == ("not comparable", 4)
+    assert [str(value) for value in report.claims[0].differences["threat_model"]] == [
+        "linf:1/20",
+        "linf:1/40",
+    ]
+    assert "claimed linf:1/20, found linf:1/40" in report.text()
+    assert set(report.parts.values()) == {"not tested"}
+    assert json.loads(json.dumps(report.to_json()))["exit_code"] == 4
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "field"),
+    [
+        ("dataset", "digest", "0" * 64, "dataset digest"),
+        ("dataset", "subset", "n100-seed7", "subset"),
+        ("protocol", "digest", "0" * 64, "protocol of this version"),
+        ("model", "sha256", None, "weights sha256"),
+    ],
+)
+def test_other_terms_are_not_comparable(folder, section, key, value, field):
+    evidence = evidence_of(folder)
+    weights = evidence.doc["model"]["sha256"]
+    evidence.doc[section][key] = value
+    evidence.save(folder / "evidence" / f"{STEM}.json")
+    evidence.doc["model"]["sha256"] = weights
+    write_card(folder, evidence)
+    report = run(folder)
+    assert (report.outcome, report.exit_code) == ("not comparable", 4)
+    assert field in report.claims[0].differences
+
+
+def test_hand_picked_images_do_not_pass_as_the_random_subset(folder):
+    """The images are other ones than the subset's name says, with the digest that is right for them."""
+    from robustzoo.data import load_dataset, pixel_digest
+
+    evidence = evidence_of(folder)
+    wrong = {s["id"] for s in evidence.doc["samples"] if s["predicted"] != s["label"]}
+    data = load_dataset("digits")
+    spare = [i for i in range(500) if i not in evidence.doc["dataset"]["indices"]]
+    swap = dict(zip(sorted(wrong), spare, strict=False))
+    samples = []
+    for sample in evidence.doc["samples"]:
+        i = swap.get(sample["id"], sample["id"])
+        samples.append({**sample, "id": i, "label": data[i][1]})
+        if i in swap.values():
+            samples[-1]["predicted"] = (data[i][1] + 1) % 10
+    indices = sorted(sample["id"] for sample in samples)
+    dataset = {**evidence.doc["dataset"], "indices": indices, "digest": pixel_digest(data, indices)}
+    forged = rebuilt(evidence, samples, dataset=dataset)
+    forged.save(folder / "evidence" / f"{STEM}.json")
+    write_card(folder, forged)
+    report = run(folder)
+    assert report.outcome == "not comparable" and "subset" in report.claims[0].differences
+
+
+def test_a_flipped_byte_in_the_weights_is_refused_with_both_hashes(folder):
+    expected = evidence_of(folder).doc["model"]["sha256"]
+    path = folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(HashMismatch) as caught:
+        run(folder)
+    hashes = set(re.findall("[0-9a-f]{64}", str(caught.value)))
+    assert len(hashes) == 2 and expected in hashes
+
+
+def test_weights_other_than_the_locked_ones_are_refused(published):
+    with pytest.raises(HashMismatch):
+        run(published, sha256="0" * 64)
+
+
+def test_without_witnesses_replay_is_inconclusive_and_says_by_how_much(folder):
+    (folder / "evidence" / f"{STEM}.witness.safetensors").unlink()
+    report = run(folder)
+    assert (report.outcome, report.exit_code) == ("inconclusive", 3)
+    assert report.parts == {"clean": "holds", "upper": "not tested", "lower": "not tested"}
+    counts = evidence_of(folder).doc["counts"]
+    short = counts["clean_correct"] - counts["robust_correct"] - TOLERANCE
+    assert f"{short} more witnesses would be needed" in report.text() and "is missing" in report.text()
+    assert run(folder, "full", same_seed=True).outcome == "confirmed"
+
+
+def test_a_short_witness_file_weakens_replay(folder):
+    witnesses = witnesses_of(folder)
+    store_witnesses(folder, evidence_of(folder), keep(witnesses, slice(TOLERANCE, None)))
+    assert run(folder).outcome == "consistent"
+    store_witnesses(folder, evidence_of(folder), keep(witnesses, slice(TOLERANCE + 1, None)))
+    report = run(folder)
+    assert report.outcome == "inconclusive" and "1 more witnesses would be needed" in report.text()
+
+
+def damaged(witnesses: Witnesses, how: str) -> Witnesses:
+    pixels, ids, margins = witnesses.pixels.copy(), witnesses.ids.copy(), witnesses.margins.copy()
+    if how == "outside":
+        pixels[:, 0, 0, 0] = np.where(pixels[:, 0, 0, 0] < 0.5, 1.0, 0.0)
+    elif how == "other images":
+        ids += 1000
+    elif how == "other shape":
+        pixels = pixels[:, :, :4]
+    elif how == "do not fool":
+        # Each point belongs to another image of the same class now, so it is outside the ball of most; use
+        # the clean images themselves, which are inside and classified correctly.
+        from robustzoo.data import load_dataset
+
+        data = load_dataset("digits")
+        pixels = np.stack([data[int(i)][0].numpy() for i in ids])
+    return Witnesses(ids, np.ascontiguousarray(pixels), margins)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("outside", "are outside linf:1/40"),
+        ("other images", "not about images of this subset"),
+        ("other shape", "not about images of this subset"),
+        ("do not fool", "do not fool the model and prove nothing"),
+    ],
+)
+def test_witnesses_that_prove_nothing_never_count(folder, how, words):
+    witnesses = witnesses_of(folder)
+    store_witnesses(folder, evidence_of(folder), damaged(witnesses, how))
+    report = run(folder)
+    assert report.outcome == "inconclusive" and report.numbers["witnesses_valid"] == 0
+    assert words in report.text() and f"{len(witnesses)} of {len(witnesses)} witnesses" in report.text()
+
+
+def test_a_borderline_witness_is_unreplayable_never_a_refutation(folder):
+    witnesses = damaged(witnesses_of(folder), "do not fool")
+    margins = np.full_like(witnesses.margins, 5e-5)
+    store_witnesses(folder, evidence_of(folder), Witnesses(witnesses.ids, witnesses.pixels, margins))
+    report = run(folder)
+    assert report.outcome == "inconclusive" and "unreplayable on this machine" in report.text()
+
+
+def test_an_exchanged_witness_file_is_noted_and_judged_by_what_it_proves(folder):
+    witnesses = keep(witnesses_of(folder), slice(1, None))
+    witnesses.save(folder / "evidence" / f"{STEM}.witness.safetensors")
+    report = run(folder)
+    assert report.outcome == "consistent" and "is not the one the Evidence names" in report.text()
+
+
+def test_a_truncated_witness_file_is_an_error(folder):
+    path = folder / "evidence" / f"{STEM}.witness.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(WitnessError):
+        run(folder)
+
+
+def test_another_fingerprint_is_named(folder):
+    evidence = evidence_of(folder)
+    evidence.doc["run"]["fingerprint"]["torch"] = "1.0"
+    evidence.save(folder / "evidence" / f"{STEM}.json")
+    report = run(folder)
+    assert report.outcome == "consistent" and "torch 1.0 -> " in report.text()
+
+
+def test_every_claim_of_a_card_is_checked_and_the_gravest_decides(folder):
+    first = evidence_of(folder)
+    second = robuster(first, 0)[0]
+    second.doc["threat_model"]["epsilon"] = "1/50"
+    text = render_card(recipe(NAME), [first, second], first.doc["model"]["sha256"])
+    (folder / "README.md").write_text(text)
+    report = run(folder)
+    assert [claim.outcome for claim in report.claims] == ["consistent", "not comparable"]
+    assert (report.outcome, report.exit_code) == ("not comparable", 4)
+
+
+def test_bad_input_is_an_error(folder, published, tmp_path):
+    for options in ({"mode": "spot"}, {"require": "consistent"}, {"seed": 1, "same_seed": True}):
+        with pytest.raises(VerificationError):
+            verify(published, progress=False, **options)
+    with pytest.raises(CardError, match="no card"):
+        run(published, card=tmp_path / "absent.md")
+    bare = tmp_path / "bare.md"
+    bare.write_text("# A model\n")
+    with pytest.raises(CardError):
+        run(published, card=bare)
+    (folder / "evidence" / f"{STEM}.json").write_text("{}")
+    with pytest.raises(EvidenceError):
+        run(folder)
+    shutil.rmtree(folder / "evidence")
+    with pytest.raises(VerificationError, match="holds no Evidence"):
+        run(folder)
+    with pytest.raises((CardError, FolderError)):
+        run(tmp_path / "nowhere")

@@ -1,0 +1,61 @@
+"""A worker that cannot start, fails or is killed is an error in words, and no process is left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from robustzoo.data import TensorSource
+from robustzoo.evaluation.evaluator import evaluate
+from robustzoo.evaluation.workers import Work, WorkerError, run_shares
+from robustzoo.registry import ThreatModel
+
+X = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+Y = torch.zeros(8, dtype=torch.int64)
+
+
+def work() -> Work:
+    data = TensorSource(X, Y, num_classes=10)
+    return Work(data, "pgd-2", ThreatModel.parse("linf:1/100"), 10, 0, 4, "cpu")
+
+
+def test_a_model_that_pickle_refuses_is_explained(tmp_path):
+    class Local(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.flatten(1))
+
+    with pytest.raises(WorkerError, match="workers=1"):
+        evaluate(Local(64, 10).eval(), (X, Y), "linf:0.1", "pgd-2", workers=2, out=tmp_path, progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failing_worker_passes_its_traceback_on(linear):
+    few_classes = replace(work(), num_classes=3, dataset=TensorSource(X, Y + 5, num_classes=10))
+    with pytest.raises(WorkerError, match=r"(?s)worker 0 failed.*ValueError: sample 0 has label 5"):
+        run_shares(linear, few_classes, range(8), 1, lambda number, message: None)
+    assert not multiprocessing.active_children()
+
+
+def test_a_killed_worker_is_reported_and_the_others_are_stopped(linear):
+    def kill_one(number: int, message: dict) -> None:
+        for process in multiprocessing.active_children():
+            if process.name == f"robustzoo worker {number}":
+                os.kill(process.pid, signal.SIGKILL)
+
+    with torch.no_grad():
+        labels = linear(X).argmax(1)
+    long = replace(
+        work(),
+        dataset=TensorSource(X, labels, num_classes=10),
+        protocol_name="pgd-20000",
+        threat_model=ThreatModel.parse("linf:1/10000"),
+    )
+    with pytest.raises(WorkerError, match="killed by SIGKILL"):
+        run_shares(linear, long, range(8), 2, kill_one)
+    assert not multiprocessing.active_children()
