@@ -97,9 +97,7 @@ def fetch_folder(
     try:
         return Path(snapshot_download(repo, **arguments))
     except LocalEntryNotFoundError as error:
-        reason = (
-            "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} cannot be reached"
-        )
+        reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _no_answer(error)
         return _cached_model(repo, commit, cache_dir) or _miss(repo, commit, cache_dir, reason, error)
     except RevisionNotFoundError as error:
         raise HubError(
@@ -142,6 +140,11 @@ def _cached_model(repo: str, commit: str, cache_dir: str | Path | None) -> Path 
     """The snapshot folder if it holds weights and configuration, though perhaps no card or evidence."""
     found = [try_to_load_from_cache(repo, name, cache_dir=cache_dir, revision=commit) for name in FILES[:2]]
     return Path(found[0]).parent if all(isinstance(path, str) for path in found) else None
+
+
+def _no_answer(error: Exception) -> str:
+    cause = error.__cause__ or error
+    return f"{constants.ENDPOINT} cannot be reached ({type(cause).__name__}: {str(cause).strip()[:300]})"
 
 
 def _miss(

@@ -1,0 +1,247 @@
+"""Pinned downloads through the real client: good and corrupt, fresh and cached, offline, refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hub_cache import COMMIT, NAME, REPO, make_cache
+from huggingface_hub import constants
+
+import robustzoo
+from robustzoo.hub.fetch import HubError, OfflineMiss, fetch_folder, parse_reference
+from robustzoo.models import HashMismatch, read_folder, sha256_file
+
+REFERENCE = f"hf-hub:{REPO}@{COMMIT}"
+OTHER = "f" * 40
+PIXELS = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(2))
+
+
+def damage(path: Path) -> bytes:
+    """Flip one bit of the last tensor, keeping the size; returns the damaged bytes."""
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.resolve().write_bytes(data)
+    return bytes(data)
+
+
+# --- cached: no request at all ---
+
+
+def test_a_pinned_name_loads_from_a_hand_made_cache_without_a_request(pinned, cache, published, no_request):
+    model = robustzoo.load(NAME, cache_dir=cache)
+    assert torch.equal(model(PIXELS), read_folder(published)(PIXELS))
+    assert (model.name, model.card) == (NAME, "# a card\n")
+    assert COMMIT in str(model.folder) and (model.folder / "evidence").is_dir()
+    assert not no_request
+
+
+def test_a_reference_loads_from_a_hand_made_cache_without_a_request(cache, no_request):
+    assert robustzoo.load(REFERENCE, cache_dir=cache).name == NAME
+    assert not no_request
+
+
+def test_the_cache_of_the_environment_is_used(pinned, cache, no_request, monkeypatch):
+    """HF_HOME and HF_HUB_CACHE decide where it is; the client reads them into this constant."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    assert robustzoo.load(NAME).folder.is_relative_to(cache)
+    assert not no_request
+
+
+# --- the hash matrix: good and corrupt, fresh and cached ---
+
+
+@pytest.mark.parametrize("name", [NAME, REFERENCE])
+def test_fresh_and_good(pinned, hub, tmp_path, published, name, capsys):
+    model = robustzoo.load(name, cache_dir=tmp_path / "cache", token="hf_secret")
+    assert torch.equal(model(PIXELS), read_folder(published)(PIXELS))
+    assert model.card == "# a card\n"
+    fetched = {path.name for path in model.folder.rglob("*") if path.is_file()}
+    assert {"model.safetensors", "config.json", "README.md", "aa-standard.test500.json"} <= fetched
+    assert "training_state.bin" not in fetched
+    assert set(hub.tokens) == {"Bearer hf_secret"} and not hub.leaked
+    assert f"Fetching {REPO} at {COMMIT[:12]}" in capsys.readouterr().err
+    hub.requests.clear()
+    robustzoo.load(name, cache_dir=tmp_path / "cache")
+    assert not hub.requests
+
+
+@pytest.mark.parametrize("name", [NAME, REFERENCE])
+def test_fresh_and_corrupt(pinned, hub, tmp_path, published, name):
+    hub.corrupt.add("model.safetensors")
+    with pytest.raises(HashMismatch) as caught:
+        robustzoo.load(name, cache_dir=tmp_path / "cache")
+    assert sha256_file(published / "model.safetensors") in str(caught.value)
+    command = f"hf download {REPO} --revision {COMMIT} --cache-dir {tmp_path / 'cache'} --force-download"
+    assert command in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [NAME, REFERENCE])
+def test_cached_and_corrupt(pinned, cache, published, name, no_request):
+    (weights,) = cache.glob("models--*/snapshots/*/model.safetensors")
+    damaged = damage(weights)
+    with pytest.raises(HashMismatch) as caught:
+        robustzoo.load(name, cache_dir=cache)
+    for word in (sha256_file(published / "model.safetensors"), sha256_file(weights), f"{len(damaged)} bytes"):
+        assert word in str(caught.value)
+    assert weights.read_bytes() == damaged  # reported, never silently deleted
+    assert not no_request
+
+
+def test_a_pin_of_other_weights_is_refused(lock, cache):
+    lock(sha256="ab" * 32, bytes=999)
+    with pytest.raises(HashMismatch, match=r"expected sha256 (ab){32} \(999 bytes\)"):
+        robustzoo.load(NAME, cache_dir=cache)
+
+
+def test_a_pin_of_another_model_is_refused(lock, published, tmp_path, monkeypatch):
+    from robustzoo.hub import load as module
+    from robustzoo.models import FolderError
+
+    lock(sha256=sha256_file(published / "model.safetensors"), bytes=1)
+    other = "vit_micro2.digits_linf.at_base"
+    entry = module.entry
+    monkeypatch.setattr(module, "entry", lambda name: type(entry(NAME))(other, None, entry(NAME).weights))
+    make_cache(tmp_path / "cache", published)
+    with pytest.raises(FolderError, match=f"pinned as {other} but holds {NAME}"):
+        robustzoo.load(other, cache_dir=tmp_path / "cache")
+
+
+# --- incomplete caches ---
+
+
+def test_the_rest_of_an_incomplete_cache_is_fetched(pinned, hub, tmp_path, published):
+    make_cache(tmp_path / "cache", published, ["config.json", "model.safetensors"])
+    assert robustzoo.load(NAME, cache_dir=tmp_path / "cache").card == "# a card\n"
+    assert not any(
+        "safetensors" in line and line.startswith("GET") and "witness" not in line for line in hub.requests
+    )
+
+
+def test_offline_weights_without_a_card_are_enough(pinned, tmp_path, published, no_request):
+    make_cache(tmp_path / "cache", published, ["config.json", "model.safetensors"])
+    assert robustzoo.load(NAME, cache_dir=tmp_path / "cache", local_files_only=True).card is None
+    assert not no_request
+
+
+@pytest.mark.parametrize("names", [[], ["config.json"], ["model.safetensors", "README.md"]])
+def test_an_offline_miss_names_the_command(pinned, tmp_path, published, no_request, names):
+    make_cache(tmp_path / "cache", published, names)
+    with pytest.raises(OfflineMiss) as caught:
+        robustzoo.load(NAME, cache_dir=tmp_path / "cache", local_files_only=True)
+    line = f"hf download {REPO} --revision {COMMIT} --cache-dir {tmp_path / 'cache'}"
+    for word in (line, "local_files_only", "HF_HUB_OFFLINE", "HF_HOME"):
+        assert word in str(caught.value)
+    assert isinstance(caught.value, FileNotFoundError)
+    assert not no_request
+
+
+def test_the_command_has_no_cache_where_the_default_one_is_meant(pinned, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "default"))
+    with pytest.raises(OfflineMiss) as caught:
+        robustzoo.load(NAME, local_files_only=True)
+    assert f"  hf download {REPO} --revision {COMMIT}\n" in str(caught.value)
+    assert str(tmp_path / "default") in str(caught.value)
+
+
+# --- the Hub does not answer, or says no ---
+
+
+def test_no_connection(pinned, tmp_path, point_client_at, capsys):
+    point_client_at("http://127.0.0.1:9")
+    with pytest.raises(
+        OfflineMiss, match=r"http://127.0.0.1:9 cannot be reached \(ConnectError.*\)(.|\n)*hf download"
+    ):
+        robustzoo.load(NAME, cache_dir=tmp_path / "cache")
+    assert "about 20 s; HF_HUB_OFFLINE=1 fails at once" in capsys.readouterr().err
+
+
+def test_no_such_repository(hub, tmp_path):
+    with pytest.raises(HubError, match=r"has no repository someone/else(.|\n)*HF_TOKEN"):
+        fetch_folder("someone/else", COMMIT, cache_dir=tmp_path)
+
+
+def test_no_such_commit(hub, tmp_path):
+    with pytest.raises(HubError, match=f"has no commit {OTHER}"):
+        fetch_folder(REPO, OTHER, cache_dir=tmp_path)
+
+
+def test_gated(hub, tmp_path):
+    hub.gated = True
+    with pytest.raises(HubError, match="is gated: ask for access"):
+        fetch_folder(REPO, COMMIT, cache_dir=tmp_path)
+
+
+def test_a_transfer_that_breaks_off(hub, tmp_path, monkeypatch):
+    def full_disk(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.file_download._download_to_tmp_and_move", full_disk)
+    with pytest.raises(HubError, match=r"No space left on device(.|\n)*Next: hf download"):
+        fetch_folder(REPO, COMMIT, cache_dir=tmp_path)
+
+
+# --- references ---
+
+
+def test_a_reference_is_a_repository_and_a_commit():
+    assert parse_reference(f"{REPO}@{COMMIT}") == (REPO, COMMIT)
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        (REPO, "names no commit.*can change.*Pin"),
+        (f"{REPO}@main", "'main' is no commit.*Pin"),
+        (f"{REPO}@v1.0", "'v1.0' is no commit"),
+        (f"{REPO}@{COMMIT[:12]}", "is no commit"),
+        (f"{REPO}@{COMMIT.upper()}", "is no commit"),
+        (f"{REPO}@", "'' is no commit"),
+        (f"model@{COMMIT}", "no Hub repository"),
+        (f"a/b/c@{COMMIT}", "no Hub repository"),
+        (f"a/../b@{COMMIT}", "no Hub repository"),
+        (f"../b@{COMMIT}", "no Hub repository"),
+        (f"a/b\n@{COMMIT}", "no Hub repository"),
+        (f"@{COMMIT}", "no Hub repository"),
+        ("", "no Hub repository"),
+    ],
+)
+def test_anything_else_is_refused_in_words(reference, words, no_request):
+    with pytest.raises(HubError, match=words):
+        robustzoo.load(f"hf-hub:{reference}")
+    assert not no_request
+
+
+# --- the environment variables of the client, in processes of their own ---
+
+
+def fetch_in_a_process(commit: str, **environment: str) -> subprocess.CompletedProcess:
+    code = f"from robustzoo.hub.fetch import fetch_folder; print(fetch_folder({REPO!r}, {commit!r}))"
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(Path(robustzoo.__file__).parents[1])} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_environment_variables_of_the_client(hub, tmp_path):
+    """HF_ENDPOINT, HF_HOME and HF_TOKEN fetch; HF_HUB_OFFLINE then finds it, and misses at once."""
+    environment = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path), "HF_TOKEN": "hf_of_environment"}
+    fresh = fetch_in_a_process(COMMIT, **environment)
+    folder = Path(fresh.stdout.strip())
+    assert fresh.returncode == 0 and folder.is_relative_to(tmp_path / "hub"), fresh.stderr
+    assert read_folder(folder).name == NAME
+    assert "Bearer hf_of_environment" in hub.tokens and not hub.leaked
+    hub.requests.clear()
+    cached = fetch_in_a_process(COMMIT, HF_HUB_OFFLINE="1", **environment)
+    assert cached.stdout == fresh.stdout
+    missed = fetch_in_a_process(OTHER, HF_HUB_OFFLINE="1", **environment)
+    assert re.search(rf"OfflineMiss: .*HF_HUB_OFFLINE is set(.|\n)*--revision {OTHER}", missed.stderr)
+    assert not hub.requests

@@ -1,0 +1,148 @@
+"""load(name): what each kind of name gives, and what a name without weights says."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from hub_cache import NAME
+
+import robustzoo
+from robustzoo.hub import load as load_module
+from robustzoo.hub.load import NotPublished, resolve_folder
+from robustzoo.models import FolderError, HashMismatch, read_folder, sha256_file
+from robustzoo.registry import (
+    IncompatibleName,
+    ThreatModel,
+    UnknownName,
+    all_names,
+    entries,
+    published,
+    recipe,
+)
+
+PIXELS = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(2))
+SMALL = [name for name in all_names() if not name.startswith(("vit_b16", "vit_l16"))]
+
+
+def check(model, expected):
+    assert not model.training
+    assert torch.equal(model(PIXELS), expected(PIXELS))
+    assert (model.name, model.recipe, model.card) == (NAME, recipe(NAME), "# a card\n")
+    assert model.threat_model == ThreatModel.parse("linf:1/10")
+
+
+@pytest.mark.parametrize("form", ["local-dir:{}", "{}", Path])
+def test_local_folders(published, form):
+    name = form(published) if form is Path else form.format(published)
+    model = robustzoo.load(name)
+    check(model, read_folder(published))
+    assert model.folder == published
+
+
+def test_local_folders_relative_to_here(published, monkeypatch):
+    monkeypatch.chdir(published.parent)
+    check(robustzoo.load("local-dir:model"), read_folder(published))
+    check(robustzoo.load("model"), read_folder(published))
+    check(robustzoo.load("./model"), read_folder(published))
+
+
+@pytest.mark.parametrize(("source", "root"), [("bundled", "robustzoo/bundled"), ("zoo", "")])
+def test_bundled_and_zoo_folders(lock, published, tmp_path, monkeypatch, no_request, source, root):
+    monkeypatch.setattr(entries, "_PACKAGE", tmp_path / "checkout" / "robustzoo")
+    folder = tmp_path / "checkout" / root / "some" / NAME
+    shutil.copytree(published, folder)
+    digest = sha256_file(published / "model.safetensors")
+    lock(source=source, path=f"some/{NAME}", repo=None, commit=None, sha256=digest, bytes=1)
+    check(robustzoo.load(NAME), read_folder(published))
+    assert resolve_folder(NAME) == folder
+    lock(source=source, path=f"some/{NAME}", repo=None, commit=None, sha256="0" * 64, bytes=1)
+    with pytest.raises(HashMismatch, match=digest):
+        robustzoo.load(NAME)
+    shutil.rmtree(folder)
+    with pytest.raises(FolderError, match="reinstall" if source == "bundled" else "git checkout"):
+        robustzoo.load(NAME)
+    assert not no_request
+
+
+def test_a_registry_name_wins_over_a_folder_of_that_name(lock, published, tmp_path, monkeypatch):
+    """What a name means must not depend on where one stands."""
+    entries.write_lock([])
+    shutil.copytree(published, tmp_path / NAME)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotPublished):
+        robustzoo.load(NAME)
+    check(robustzoo.load(f"local-dir:{NAME}"), read_folder(published))
+
+
+def test_every_published_model_loads():
+    """Whatever the lock pins inside the package; Hub folders are not fetched here."""
+    for item in published():
+        if item.weights.source == "bundled":
+            model = robustzoo.load(item.name)
+            assert (model.name, model.threat_model) == (item.name, item.recipe.threat_model)
+            assert model.recipe.digest == item.recipe.digest
+
+
+# --- no weights ---
+
+
+@pytest.mark.parametrize("name", [name for name in all_names() if name.startswith("vit_l16")])
+def test_an_unpublished_name_gives_the_training_command(lock, name):
+    entries.write_lock([])
+    with pytest.raises(NotPublished) as caught:
+        robustzoo.load(name)
+    assert f"deepspeed training/train.py {name} --data DIR --out runs/{name}" in str(caught.value)
+    assert "pretrained=False" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_any_compatible_name_can_be_built(name):
+    model = robustzoo.load(name, pretrained=False)
+    wanted = recipe(name)
+    x = torch.rand(2, wanted.channels, wanted.image_size, wanted.image_size)
+    assert model(x).shape == (2, wanted.num_classes) and not model.training
+    assert (model.name, model.recipe, model.threat_model) == (name, wanted, wanted.threat_model)
+    assert model.card is None and model.folder is None
+
+
+def test_the_large_model_can_be_built():
+    with torch.device("meta"):
+        model = robustzoo.load("vit_l16.imagenet_linf.at_trh", pretrained=False)
+    assert sum(p.numel() for p in model.parameters()) == 304_326_632
+
+
+def test_a_folder_can_be_built_without_its_weights(published):
+    model = robustzoo.load(published, pretrained=False)
+    assert model.recipe == recipe(NAME) and model.folder is None
+    assert not torch.equal(model(PIXELS), read_folder(published)(PIXELS))
+
+
+# --- no such thing ---
+
+
+def test_an_unknown_name_suggests_near_ones():
+    with pytest.raises(UnknownName, match=r"vit_micro2\.digits_linf\.at_trh"):
+        robustzoo.load("vit_micro2.digits_linf.at_thr")
+
+
+def test_an_incompatible_name_says_so():
+    with pytest.raises(IncompatibleName):
+        robustzoo.load("vit_micro2.imagenet_linf.at_base")
+
+
+@pytest.mark.parametrize("name", ["local-dir:/nowhere/at/all", "runs/no/such", Path("nowhere")])
+def test_a_missing_folder_is_named(name):
+    with pytest.raises(FolderError, match="is not a folder"):
+        robustzoo.load(name)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    with pytest.raises(FolderError, match=r"config.json does not exist"):
+        robustzoo.load(tmp_path)
+
+
+def test_loading_does_not_import_the_evaluator():
+    assert not hasattr(load_module, "verify")
