@@ -1,1 +1,1 @@
-
+"""Where weights come from: pinned download, and names resolved to models."""

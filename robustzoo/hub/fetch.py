@@ -7,6 +7,7 @@ arguments pass straight through; a commit that is cached costs no request.
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -123,7 +124,7 @@ def download_command(
     repo: str, commit: str, cache_dir: str | Path | None = None, *, force: bool = False
 ) -> str:
     """The command line that puts this commit into the cache; `force` replaces files that are there."""
-    cache = f" --cache-dir {cache_dir}" if cache_dir is not None else ""
+    cache = f" --cache-dir {shlex.quote(str(cache_dir))}" if cache_dir is not None else ""
     return f"hf download {repo} --revision {commit}{cache}{' --force-download' if force else ''}"
 
 

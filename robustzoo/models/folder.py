@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from timm import __version__ as timm_version
+from torch import nn
 
 from robustzoo.keyed_noise import uniform
 from robustzoo.models.architectures import build_network
@@ -76,7 +77,7 @@ def write_folder(folder: str | Path, model: PixelModel, recipe: Recipe, *, overw
     staging.mkdir()
     try:
         write_weights(staging / WEIGHTS, weights)
-        logits = _reference_logits(_with_weights(recipe, weights), REFERENCE_SEED)
+        logits = _reference_logits(_assemble(skeleton, recipe, weights), REFERENCE_SEED)
         _write_text(staging / CONFIG, render_config(recipe, skeleton, logits.tolist()))
         _fsync_folder(staging)
         digest = sha256_file(staging / WEIGHTS)
@@ -118,7 +119,7 @@ def read_folder(folder: str | Path, sha256: str | None = None, check_logits: boo
     with torch.inference_mode(
         False
     ):  # a model loaded inside someone's inference_mode() could never be attacked
-        model = _with_weights(recipe, read_weights(folder / WEIGHTS, skeleton.state_dict()))
+        model = _assemble(skeleton, recipe, read_weights(folder / WEIGHTS, skeleton.state_dict()))
     if check_logits:
         found = _reference_logits(model, config.reference_seed)
         wanted = torch.tensor(config.reference_logits, device="cpu")
@@ -149,10 +150,8 @@ def read_recipe(folder: str | Path) -> Recipe:
     return read_config(Path(folder) / CONFIG).recipe
 
 
-def _with_weights(recipe: Recipe, weights: dict[str, torch.Tensor]) -> PixelModel:
-    network = build_network(
-        recipe.architecture, recipe.image_size, recipe.channels, recipe.num_classes, device="meta"
-    )
+def _assemble(network: nn.Module, recipe: Recipe, weights: dict[str, torch.Tensor]) -> PixelModel:
+    """`network`, built on the meta device, with these tensors as its parameters."""
     network.load_state_dict(weights, strict=True, assign=True)
     stray = [name for name, tensor in network.named_buffers() if tensor.is_meta]
     if stray:

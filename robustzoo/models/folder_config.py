@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from robustzoo.models.architectures import ArchitectureError, build_network, timm_arguments, timm_name
-from robustzoo.models.weights_file import FolderError
+from robustzoo.models.weights_file import FolderError, require_file
 from robustzoo.registry import Recipe
 
 SCHEMA = 1
@@ -114,20 +114,13 @@ def read_config(path: Path) -> FolderConfig:
 
 
 def _load_json(path: Path) -> dict[str, Any]:
+    require_file(path)
+    with path.open("rb") as stream:
+        text = stream.read(_LARGEST_CONFIG + 1)
+    if len(text) > _LARGEST_CONFIG:
+        raise FolderError(f"{path} is larger than {_LARGEST_CONFIG} bytes, so it is no model configuration")
     try:
-        with path.open("rb") as stream:
-            text = stream.read(_LARGEST_CONFIG + 1)
-        if len(text) > _LARGEST_CONFIG:
-            raise FolderError(
-                f"{path} is larger than {_LARGEST_CONFIG} bytes, so it is no model configuration"
-            )
         document = json.loads(text)
-    except FileNotFoundError as error:
-        raise FolderError(
-            f"{path} does not exist; a model folder holds model.safetensors and config.json"
-        ) from error
-    except FolderError:
-        raise
     except (ValueError, RecursionError) as error:
         raise FolderError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict):

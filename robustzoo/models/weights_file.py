@@ -25,6 +25,14 @@ class HashMismatch(ValueError):
     """A file is not the one that was published."""
 
 
+def require_file(path: Path) -> None:
+    """Raises FolderError unless `path` is a file (a pipe or a device would block the reader)."""
+    if not path.is_file():
+        raise FolderError(
+            f"{path} does not exist or is no file; a model folder holds model.safetensors and config.json"
+        )
+
+
 def sha256_file(path: str | Path) -> str:
     """SHA-256 of a file as 64 lower-case hex digits, read in blocks."""
     digest = hashlib.sha256()
@@ -116,15 +124,11 @@ _DTYPES = {"F64": "torch.float64", "F32": "torch.float32", "F16": "torch.float16
 
 def _read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Tensor name -> (dtype, shape), after checking the file size against the header."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            text = stream.read(length) if length <= min(_LARGEST_HEADER, size - 8) else None
-    except FileNotFoundError as error:
-        raise FolderError(
-            f"{path} does not exist; a model folder holds model.safetensors and config.json"
-        ) from error
+    require_file(path)
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        text = stream.read(length) if length <= min(_LARGEST_HEADER, size - 8) else None
     if text is None:
         raise FolderError(
             f"{path} is no complete safetensors file: {size} bytes, but its first 8 bytes announce a "

@@ -249,9 +249,12 @@ def test_files_that_are_no_configuration_are_refused(folder, text, words):
         read_folder(folder)
 
 
+@pytest.mark.parametrize("kind", ["missing", "folder"])
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_missing_files_are_named(folder, name):
+def test_missing_files_are_named(folder, name, kind):
     (folder / name).unlink()
+    if kind == "folder":
+        (folder / name).mkdir()
     with pytest.raises(FolderError, match=f"{name} does not exist"):
         read_folder(folder)
 
