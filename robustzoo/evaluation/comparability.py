@@ -13,12 +13,19 @@ from robustzoo.attacks.protocols import protocol as make_protocol
 from robustzoo.cards.claims import TERMS, Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.data import ImageDataset, evaluation_subset, open_data, pixel_digest
+from robustzoo.evaluation.verification_report import VerificationError
+from robustzoo.models.pixel_model import PixelModel
+from robustzoo.registry.catalog import DATASETS
 
 
-def card_differences(claim: Claim, evidence: Evidence) -> dict[str, tuple[Any, Any]]:
-    """Terms in which claim and Evidence, or the Evidence and this version's protocol, differ."""
+def card_differences(claim: Claim, evidence: Evidence, model: PixelModel) -> dict[str, tuple[Any, Any]]:
+    """Terms in which the claim and its Evidence, the model, or this version's protocol differ."""
     doc = evidence.doc
     differences = claim.differences(Claim.from_evidence(evidence), ("model_name", *TERMS))
+    if claim.model_name != model.name:
+        differences["model_name"] = (claim.model_name, model.name)
+    if doc["dataset"]["num_classes"] != model.head.out_features:
+        differences["num_classes"] = (doc["dataset"]["num_classes"], model.head.out_features)
     if doc["model"]["sha256"] is None:
         differences["weights sha256"] = ("the weights in the folder", "not stated in the Evidence")
     if not differences:
@@ -32,7 +39,17 @@ def card_differences(claim: Claim, evidence: Evidence) -> dict[str, tuple[Any, A
 
 
 def open_stated(evidence: Evidence, data: Any, data_root: str | Path | None) -> ImageDataset:
+    """The images of the Evidence: `data` where it is given, else the catalog's dataset of that name.
+
+    Raises:
+        VerificationError: the Evidence is about other data than the catalog's, and `data` is None.
+    """
     stated = evidence.doc["dataset"]
+    if data is None and stated["id"] not in DATASETS:
+        raise VerificationError(
+            f"the Evidence is about {stated['id']!r}, which is no dataset of the catalog "
+            f"({', '.join(DATASETS)}): pass the images as data=..."
+        )
     return open_data(stated["id"] if data is None else data, data_root, split=stated["split"])
 
 
@@ -48,7 +65,8 @@ def data_differences(
     if digest != stated["digest"]:
         return {"dataset digest": (stated["digest"], digest)}
     labels = [sample["label"] for sample in evidence.doc["samples"]]
-    if labels != [dataset[i][1] for i in indices]:
+    known = dataset.labels
+    if labels != [dataset[i][1] if known is None else int(known[i]) for i in indices]:
         return {"labels": ("those in the Evidence", "those of the images")}
     if stated["subset"] == f"chosen{n}":
         notes.append(f"the {n} images were chosen by hand: their accuracy says nothing about the dataset's")

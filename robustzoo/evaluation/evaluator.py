@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -102,7 +103,9 @@ def evaluate(
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
             raise GuardError(f"{label} is {value!r}; expected an integer of at least {low}")
     check_eval_mode(model)
-    device = machine.device_of(model) if device is None else torch.device(device)
+    device = machine.device_of(model) if device is None else machine.find_device(device)
+    if out is not None:
+        check_writable(Path(out))
     dataset = open_samples(data, model, data_root)
 
     started, start = datetime.datetime.now(datetime.timezone.utc), time.perf_counter()
@@ -182,6 +185,21 @@ def weights_hash(model: nn.Module) -> str | None:
     stored, state = load_file(path), model.network.state_dict()
     same = stored.keys() == state.keys() and all(torch.equal(stored[key], state[key].cpu()) for key in stored)
     return sha256_file(path) if same else None
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a place for results that cannot be written, before hours are spent; creates nothing.
+
+    Raises:
+        GuardError: the folder, or the nearest one above that exists, is a file or may not be written.
+    """
+    place = folder.absolute() / "evidence"
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise GuardError(
+            f"out is {str(folder)!r}, but {place} is no folder that can be written: choose another"
+        )
 
 
 def write_evidence(evidence: Evidence, witnesses: Witnesses, out: Path) -> Path:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import robustzoo
+from robustzoo.evaluation.guards import GuardError
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -20,9 +21,28 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
+def find_device(name: str | torch.device) -> torch.device:
+    """The device of that name.
+
+    Raises:
+        GuardError: torch does not know it, or this machine does not have it.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise GuardError(
+            f"device {str(name)!r} cannot be used: {error}. Expected cpu, or cuda with a GPU"
+        ) from error
+    return device
+
+
 @contextmanager
 def strict_arithmetic(device: torch.device) -> Iterator[None]:
     """Within the block: float32 means float32, and on the CPU one thread computes; settings are put back.
+
+    A caller's autocast and inference mode are suspended: the first would search in bfloat16, the second would
+    take the gradients away.
 
     One thread, because the order of a sum (and so its last bits) depends on how many threads share it: with
     one, a result does not depend on the core count, and processes that share the work agree with a single
@@ -30,7 +50,11 @@ def strict_arithmetic(device: torch.device) -> Iterator[None]:
     """
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     cudnn = torch.backends.cudnn
-    with cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=False):
+    with (
+        cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=False),
+        torch.autocast(device.type, enabled=False),
+        torch.inference_mode(False),
+    ):
         try:
             torch.set_float32_matmul_precision("highest")
             if device.type == "cpu":

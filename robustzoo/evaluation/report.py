@@ -5,6 +5,9 @@ from __future__ import annotations
 from robustzoo.cards.evidence import Evidence
 from robustzoo.evaluation.progress import duration
 
+# Square using no gradient, it should find next to nothing after attacks that do: 0.2 points at most.
+_MASKING = 0.002
+
 
 def report(evidence: Evidence) -> str:
     """What was measured, on what, what came out and what it cost; several lines, no final newline."""
@@ -26,6 +29,11 @@ def report(evidence: Evidence) -> str:
         broken = counts["broken_by"].get(member["attack"], 0)
         left -= broken
         lines.append(f"{member['attack']:<12}{broken:>8}{left:>18}")
+    square, n = counts["broken_by"].get("square", 0), counts["n"]
+    if square > _MASKING * n and len(doc["protocol"]["members"]) > 1:
+        lines.append(
+            f"flag: Square broke {square} images that every gradient attack left: gradients may be masked"
+        )
     lines += ["", _witnesses(doc), _cost(doc), _machine(run, doc["micro_batch_size"])]
     return "\n".join(lines)
 

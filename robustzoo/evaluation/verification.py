@@ -26,17 +26,14 @@ from robustzoo.evaluation.verification_report import (
     NOT_TESTED,
     REFUTED,
     ClaimReport,
+    VerificationError,
     VerificationReport,
 )
 from robustzoo.models.folder import read_folder, sha256_file, verify_sha256
 
 MODES = ("replay", "full")
-# Fresh seeds are below this: they fit any tool's integers, and there are enough that nobody tries them all.
-_SEEDS = 2**62
-
-
-class VerificationError(ValueError):
-    """A verification that cannot start: an argument, or what the folder lacks."""
+# Fresh seeds are below this: whole numbers in any JSON reader, and too many for an author to try them all.
+_SEEDS = 2**53
 
 
 def verify(
@@ -107,7 +104,7 @@ def verify(
         report = ClaimReport(
             claim, allowed, "not comparable", dict.fromkeys(("clean", "upper", "lower"), NOT_TESTED)
         )
-        report.differences = card_differences(claim, evidence)
+        report.differences = card_differences(claim, evidence, model)
         if not report.differences:
             dataset = open_stated(evidence, data, data_root)
             report.differences = data_differences(evidence, dataset, report.notes)
@@ -140,7 +137,7 @@ def _check(
     """Replay, then (where `full` has its arguments) attack again; fills in the report."""
     claim, counts, indices = report.claim, evidence.doc["counts"], evidence.doc["dataset"]["indices"]
     size = evidence.doc["micro_batch_size"]
-    device = torch.device("cpu" if full is None or full["device"] is None else full["device"])
+    device = machine.find_device((full or {}).get("device") or "cpu")
     with machine.strict_arithmetic(device), machine.placed(model, device), frozen(model):
         found = replay(model, dataset, indices, witnesses, claim.threat_model, size, device)
         here = machine.fingerprint(device, size)

@@ -12,6 +12,10 @@ HOLDS, REFUTED, NOT_TESTED = "holds", "refuted", "not tested"
 EXIT_CODES = {"refuted": 1, "not comparable": 4, "inconclusive": 3, "consistent": 0, "confirmed": 0}
 
 
+class VerificationError(ValueError):
+    """A verification that cannot start: an argument, or what the folder lacks."""
+
+
 @dataclass
 class ClaimReport:
     """One claim, checked.

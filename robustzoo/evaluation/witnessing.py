@@ -32,14 +32,12 @@ class Witness:
     """A point that fools the model.
 
     Attributes:
-        quantised: `point * 255` are whole numbers, so that it can be stored as bytes.
         lead: by how much the best wrong class leads in logits, the smaller of two batch shapes; positive
             fools. Below BORDERLINE the witness may not fool on another machine.
     """
 
     id: int
     point: Tensor
-    quantised: bool
     lead: float
 
     @property
@@ -136,12 +134,12 @@ def make_witnesses(
             )
             for i, lead in zip(trial, found, strict=True):
                 if lead >= BORDERLINE:
-                    chosen[group[i].id] = Witness(group[i].id, forms[i][rank], True, lead)
+                    chosen[group[i].id] = Witness(group[i].id, forms[i][rank], lead)
         rest = [c for c in group if c.id not in chosen]
         if rest:
             found = smaller_leads(torch.stack([c.point for c in rest]), [c.label for c in rest])
             for c, lead in zip(rest, found, strict=True):
-                chosen[c.id] = Witness(c.id, c.point, False, lead)
+                chosen[c.id] = Witness(c.id, c.point, lead)
         witnesses += [chosen[c.id] for c in group]
         if progress is not None:
             progress(len(witnesses))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from robustzoo.attacks.protocols import protocol
 from robustzoo.cards import Evidence, Witnesses
 from robustzoo.data import load_dataset
 from robustzoo.evaluation.evaluator import evaluate, passes_at_most, weights_hash
@@ -134,8 +136,6 @@ def test_counts_of_passes_stay_within_the_announced_cost(linear):
 
 
 def test_the_announced_cost_of_aa_standard_covers_the_reference(linear):
-    from robustzoo.attacks.protocols import protocol
-
     forwards, backwards = passes_at_most(protocol("aa-standard", ThreatModel.parse(EPS), 10))
     assert (forwards, backwards) == (1 + 101 + 909 + 1809 + 5001, 1900)
 
@@ -212,3 +212,12 @@ def test_the_report_names_every_number(evidence):
     for part in (EPS, "pgd-10", "digits", f"{counts['robust_correct']} / 120", "micro-batch 16", "seed 0"):
         assert part in text
     assert "upper bound" in text
+
+
+def test_square_finding_what_gradients_missed_is_flagged(evidence):
+    doc = copy.deepcopy(evidence.doc)
+    doc["protocol"] = protocol("aa-standard", ThreatModel.parse(EPS), 10).to_json()
+    doc["counts"]["broken_by"] = {"apgd-ce": 30, "square": 3}
+    assert "gradients may be masked" in report(Evidence(doc))
+    doc["counts"]["broken_by"] = {"apgd-ce": 33}
+    assert "masked" not in report(Evidence(doc))

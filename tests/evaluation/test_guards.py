@@ -120,6 +120,9 @@ def test_a_label_beyond_the_outputs_is_refused():
         ({"protocol": "autoattack"}, ValueError),
         ({"threat_model": "linf:eight"}, ValueError),
         ({"threat_model": None}, GuardError),
+        ({"device": "gpu"}, GuardError),
+        ({"device": "cuda:99"}, GuardError),
+        ({"out": __file__}, GuardError),
     ],
     ids=str,
 )
@@ -152,3 +155,12 @@ def test_the_model_and_torch_are_left_as_they_were():
     finally:
         torch.set_num_threads(threads)
     assert model.weight.requires_grad and model.weight.grad is None and not model.training
+
+
+def test_autocast_and_inference_mode_of_the_caller_are_suspended():
+    model = Wrapped().eval()
+    expected = evaluate(model, (X, Y), "linf:0.1", "pgd-2", progress=False)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
+        found = evaluate(model, (X, Y), "linf:0.1", "pgd-2", progress=False)
+        assert torch.is_autocast_enabled("cpu") and torch.is_inference_mode_enabled()
+    assert found.deterministic_bytes() == expected.deterministic_bytes()

@@ -183,6 +183,7 @@ def test_another_epsilon_is_not_comparable(folder):
         ("dataset", "subset", "n100-seed7", "subset"),
         ("protocol", "digest", "0" * 64, "protocol of this version"),
         ("model", "sha256", None, "weights sha256"),
+        ("dataset", "num_classes", 11, "num_classes"),
     ],
 )
 def test_other_terms_are_not_comparable(folder, section, key, value, field):
@@ -332,6 +333,16 @@ def test_every_claim_of_a_card_is_checked_and_the_gravest_decides(folder):
     report = run(folder)
     assert [claim.outcome for claim in report.claims] == ["consistent", "not comparable"]
     assert (report.outcome, report.exit_code) == ("not comparable", 4)
+
+
+def test_evidence_on_other_data_needs_those_data(folder):
+    evidence = evidence_of(folder)
+    evidence.doc["dataset"]["id"] = "/etc"
+    evidence.save(folder / "evidence" / f"{STEM}.json")
+    write_card(folder, evidence)
+    with pytest.raises(VerificationError, match="pass the images as data="):
+        run(folder)
+    assert run(folder, data="digits").outcome == "consistent"
 
 
 def test_bad_input_is_an_error(folder, published, tmp_path):
