@@ -23,7 +23,7 @@ def toward_hyperplane(t: Tensor, w: Tensor, gap: Tensor, norm: str) -> Tensor:
     Args:
         t: (B, D) in [0, 1]. w: (B, D). gap: (B,), that is b - w . t.
 
-    Zero rows of w give zero moves. Coordinates with w_i = 0 never move.
+    Coordinates with w_i = 0 never move (in L2 also those whose w_i^2 vanishes beside the largest).
 
     Raises:
         NormError: the norm is neither linf nor l2.
@@ -37,13 +37,12 @@ def toward_hyperplane(t: Tensor, w: Tensor, gap: Tensor, norm: str) -> Tensor:
     if norm == "linf":
         weight, kinks, rate = slope, room, torch.ones_like(slope)
     elif norm == "l2":
-        moves = slope > 0
         weight, rate = slope.square(), slope
-        kinks = torch.where(moves, room / slope.masked_fill(~moves, 1.0), 0.0)
+        kinks = torch.where(weight > 0, room / slope.masked_fill(weight == 0, 1.0), 0.0)
     else:
         raise NormError(norm)
     level = _level(weight, kinks, need)
-    return direction * torch.minimum(level * rate, room)
+    return direction * torch.where(weight > 0, torch.minimum(level * rate, room), 0.0)
 
 
 def _level(weight: Tensor, kinks: Tensor, need: Tensor) -> Tensor:

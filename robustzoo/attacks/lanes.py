@@ -102,7 +102,10 @@ class Search(ABC):
     looks = True
 
     def __init__(self, member: Member, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
-        self.member, self.lanes, self.norm, self.eps, self.seed = member, lanes, norm, eps, seed
+        self.member, self.lanes, self.norm, self.seed = member, lanes, norm, seed
+        self.budget = eps
+        # A float32 point at L2 distance eps is up to 2e-6 eps beyond it (224 x 224), and would not count.
+        self.eps = eps * (1.0 - 4e-6) if norm == "l2" else eps
         self.points = lanes.x.clone()
         self.iteration = torch.zeros_like(lanes.y)
 
@@ -238,7 +241,7 @@ def _look(model: nn.Module, search: Search, points: Tensor, logits: Tensor) -> t
         return torch.zeros_like(lanes.active), margins
     fooled = (logits.argmax(1) != lanes.y) & lanes.active
     if fooled.any():
-        fooled &= in_ball(points, lanes.x, search.norm, search.eps)
+        fooled &= in_ball(points, lanes.x, search.norm, search.budget)
     if fooled.any():
         again = predict(model, points)
         lanes.forwards += fooled

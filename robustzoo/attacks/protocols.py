@@ -131,7 +131,12 @@ def _member(attack: str, norm: str, num_classes: int) -> Member:
     if attack == "fab-t":
         constants = {"alpha_max": 0.1, "eta": 1.05, "beta": 0.9, "start": "clean"}
         return Member(attack, "fab", "targeted-margin", 100, targets=targets, constants=_frozen(constants))
-    constants = {"p_init": 0.8, "schedule": "not rescaled", "start": _SQUARE_START[norm]}
+    constants = {
+        "p_init": 0.8,
+        "schedule": "not rescaled",
+        "corners": "whole image",
+        "start": _SQUARE_START[norm],
+    }
     return Member(attack, "square", "margin", 5000, constants=_frozen(constants))
 
 

@@ -1,7 +1,7 @@
 """Square Attack (Andriushchenko et al. 2020): random search with squares, no gradients.
 
-The ranges of the draws are those of the published implementation: a square of side s starts at a row in
-[0, H - s), so it reaches the last row or column only where it spans the image.
+A square may lie anywhere in the image. (The published implementation draws its corner from [0, H - s) and so
+never moves the last row and column once squares are small, which leaves part of a small image unsearched.)
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class Square(Search):
 
         row, column: (L,) uniform in [0, 1), which place the corner.
         """
-        top = (row * (len(self.rows) - sides)).long()
-        left = (column * (len(self.columns) - sides)).long()
+        top = (row * (len(self.rows) - sides + 1)).long()
+        left = (column * (len(self.columns) - sides + 1)).long()
         down, right = self.rows - top.unsqueeze(1), self.columns - left.unsqueeze(1)
         inside_rows = (down >= 0) & (down < sides.unsqueeze(1))
         inside_columns = (right >= 0) & (right < sides.unsqueeze(1))

@@ -1,0 +1,88 @@
+"""Small models and data on which attacks can be followed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+
+from robustzoo.attacks.protocols import Protocol, protocol
+from robustzoo.registry.threat_model import ThreatModel
+
+
+class Linear(nn.Module):
+    """logits = W x + b: the minimal epsilon of every image is known."""
+
+    def __init__(self, classes: int, shape: tuple[int, int, int], seed: int = 0) -> None:
+        super().__init__()
+        g = torch.Generator().manual_seed(seed)
+        d = shape[0] * shape[1] * shape[2]
+        self.weight = nn.Parameter(torch.randn(classes, d, generator=g) / d**0.5)
+        self.bias = nn.Parameter(torch.zeros(classes))
+
+    def forward(self, x):
+        return x.flatten(1) @ self.weight.T + self.bias
+
+    def minimal_epsilon(self, x, y, norm):
+        """(B,) exact where the box is not met: the margin over the dual norm of the weight difference."""
+        logits = self(x).detach()
+        difference = self.weight.detach()[y].unsqueeze(1) - self.weight.detach()
+        dual = difference.abs().sum(2) if norm == "linf" else difference.square().sum(2).sqrt()
+        gap = logits.gather(1, y.unsqueeze(1)) - logits
+        return (gap / dual).scatter(1, y.unsqueeze(1), torch.inf).amin(1)
+
+
+def random_images(n: int, shape: tuple[int, int, int], low: float = 0.0, high: float = 1.0, seed: int = 1):
+    g = torch.Generator().manual_seed(seed)
+    return low + (high - low) * torch.rand(n, *shape, generator=g)
+
+
+def labelled(model: nn.Module, x: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
+    """A dataset on which the model is always right."""
+    with torch.no_grad():
+        return list(zip(x, model(x).argmax(1).tolist(), strict=True))
+
+
+def short(name: str, threat_model, classes: int, iterations: int = 12, queries: int = 60) -> Protocol:
+    """The protocol with fewer iterations, and at most three targets."""
+    p = protocol(name, threat_model, classes)
+    members = [
+        replace(
+            m,
+            iterations=min(m.iterations, queries if m.algorithm == "square" else iterations),
+            targets=min(m.targets, 3),
+        )
+        for m in p.members
+    ]
+    return replace(p, members=tuple(members))
+
+
+@pytest.fixture(scope="session")
+def toys():
+    """The functions and classes above, for tests of this folder."""
+
+    class Toys:
+        pass
+
+    for item in (Linear, random_images, labelled, short):
+        setattr(Toys, item.__name__, staticmethod(item))
+    return Toys
+
+
+@pytest.fixture(scope="session")
+def tiny_vit():
+    """A random ViT on 8x8 images with 10 classes, its logits spread out enough to be attacked."""
+    torch.manual_seed(0)
+    network = VisionTransformer(
+        img_size=8, patch_size=4, in_chans=1, num_classes=10, embed_dim=32, depth=2, num_heads=2
+    )
+    nn.init.normal_(network.head.weight, std=1.0)
+    return network.eval()
+
+
+@pytest.fixture(scope="session", params=["linf:0.04", "l2:0.25"])
+def threat_model(request):
+    return ThreatModel.parse(request.param)

@@ -1,0 +1,228 @@
+"""run_protocol: verdicts, witnesses, counts, and that nothing depends on who shares the batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from robustzoo.attacks.autoattack import run_protocol
+from robustzoo.attacks.lanes import NonFiniteLogits
+from robustzoo.attacks.projections import in_ball
+from robustzoo.attacks.protocols import SINGLE_MEMBERS, ProtocolError, protocol
+from robustzoo.registry.threat_model import ThreatModel
+
+LINF, L2 = ThreatModel.parse("linf:0.04"), ThreatModel.parse("l2:0.25")
+MEMBERS = (*SINGLE_MEMBERS, "pgd-7")
+
+
+def run(model, data, ids, p, threat_model, classes=10, *, lanes=6, seed=0, **keywords):
+    return run_protocol(
+        model, data, ids, p, threat_model, classes, seed=seed, micro_batch_size=lanes, **keywords
+    )
+
+
+def all_same(some, others) -> bool:
+    """Equal in every field, witnesses bit by bit."""
+
+    def comparable(r):
+        return replace(r, witness=None if r.witness is None else r.witness.numpy().tobytes())
+
+    return [comparable(r) for r in some] == [comparable(r) for r in others]
+
+
+@pytest.mark.parametrize("name", [*MEMBERS, "aa-standard"])
+def test_results_do_not_depend_on_order_grouping_or_number(name, threat_model, tiny_vit, toys):
+    data = toys.labelled(tiny_vit, toys.random_images(23, (1, 8, 8)))
+    p = toys.short(name, threat_model, 10, iterations=6, queries=30)
+    whole = run(tiny_vit, data, range(23), p, threat_model)
+    assert {r.robust for r in whole} == {True, False}, "the comparison needs both kinds of sample"
+    order = torch.randperm(23, generator=torch.Generator().manual_seed(2)).tolist()
+    shuffled = run(tiny_vit, data, order, p, threat_model)
+    parts = [run(tiny_vit, data, order[a:b], p, threat_model) for a, b in ((0, 1), (1, 4), (4, 23))]
+    rejoined = sorted((r for part in parts for r in part), key=lambda r: r.id)
+    assert all_same(whole, shuffled)
+    assert all_same(whole, rejoined)
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_witnesses_fool_the_model_inside_ball_and_box(name, threat_model, tiny_vit, toys):
+    data = toys.labelled(tiny_vit, toys.random_images(20, (1, 8, 8)))
+    results = run(tiny_vit, data, range(20), toys.short(name, threat_model, 10), threat_model)
+    broken = [r for r in results if not r.robust]
+    assert broken
+    for r in broken:
+        point = r.witness.unsqueeze(0)
+        assert r.witness.dtype == torch.float32 and not r.witness.requires_grad
+        assert in_ball(point, data[r.id][0].unsqueeze(0), threat_model.norm, threat_model.eps).all()
+        with torch.no_grad():
+            logits = tiny_vit(point)[0]
+        others = torch.cat((logits[: r.label], logits[r.label + 1 :]))
+        assert float(logits[r.label] - others.max()) == pytest.approx(r.margin, abs=1e-4)
+        assert r.margin < 0 and r.broken_by.attack == name
+        assert (r.broken_by.target is not None) == name.endswith("-t")
+        assert r.broken_by.target != r.label
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4, 8])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 10), (2, 9, 4)], ids=str)
+def test_any_number_of_classes_and_any_shape(classes, shape, threat_model, toys):
+    model = toys.Linear(classes, shape)
+    data = toys.labelled(model, toys.random_images(5, shape))
+    for name in (*MEMBERS, "aa-standard"):
+        p = toys.short(name, threat_model, classes, iterations=5, queries=25)
+        results = run(model, data, range(5), p, threat_model, classes, lanes=3)
+        assert [r.id for r in results] == list(range(5))
+        assert all(r.robust == (r.witness is None) == (r.broken_by is None) for r in results)
+
+
+@pytest.mark.parametrize("lanes", [1, 7, 64])
+def test_verdicts_do_not_depend_on_the_shape_of_the_batch(lanes, tiny_vit, toys):
+    data = toys.labelled(tiny_vit, toys.random_images(9, (1, 8, 8)))
+    p = toys.short("apgd-ce+t", LINF, 10)
+    expected = [r.robust for r in run(tiny_vit, data, range(9), p, LINF, lanes=4)]
+    assert [r.robust for r in run(tiny_vit, data, range(9), p, LINF, lanes=lanes)] == expected
+
+
+def test_all_broken_at_once(tiny_vit, toys):
+    data = toys.labelled(tiny_vit, toys.random_images(9, (1, 8, 8)))
+    threat_model = ThreatModel.parse("linf:1")
+    results = run(tiny_vit, data, range(9), toys.short("aa-standard", threat_model, 10), threat_model)
+    assert all(r.broken_by.attack == "apgd-ce" for r in results)
+
+
+def test_none_correct(tiny_vit, toys):
+    data = [(x, (y + 1) % 10) for x, y in toys.labelled(tiny_vit, toys.random_images(9, (1, 8, 8)))]
+    results = run(tiny_vit, data, range(9), protocol("aa-standard", LINF, 10), LINF)
+    assert not any(r.robust for r in results)
+    assert all(r.broken_by is None and r.witness is None for r in results)
+    assert all((r.forwards, r.backwards) == (1, 0) for r in results)
+
+
+def test_no_samples(tiny_vit):
+    assert run(tiny_vit, [], [], protocol("aa-standard", LINF, 10), LINF) == []
+
+
+class Constant(nn.Module):
+    """The same logits everywhere: attached to the input with zero gradients, or not attached at all."""
+
+    def __init__(self, attached: bool) -> None:
+        super().__init__()
+        self.attached = attached
+
+    def forward(self, x):
+        logits = torch.zeros(len(x), 5, device=x.device)
+        return logits + 0.0 * x.flatten(1).sum(1, keepdim=True) if self.attached else logits
+
+
+@pytest.mark.parametrize("attached", [True, False])
+@pytest.mark.parametrize("name", MEMBERS)
+def test_a_constant_model_is_robust_and_gives_no_nan(name, attached, threat_model, toys):
+    data = [(x, 0) for x in toys.random_images(4, (1, 8, 8))]
+    results = run(Constant(attached), data, range(4), toys.short(name, threat_model, 5), threat_model, 5)
+    assert all(r.robust for r in results)
+
+
+class SometimesNaN(nn.Module):
+    """NaN where the first pixel is above a limit."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, x):
+        logits = torch.stack((x.flatten(1).sum(1), x.flatten(1).mean(1)), 1)
+        return torch.where(x[:, 0, 0, :1] > self.limit, torch.nan, logits)
+
+
+def test_nan_logits_name_the_samples(toys):
+    data = [(x, 0) for x in 0.5 * toys.random_images(8, (1, 4, 4))]
+    data[2][0][0, 0, 0] = data[5][0][0, 0, 0] = 0.9
+    p = toys.short("apgd-ce", LINF, 2)
+    with pytest.raises(NonFiniteLogits, match="sample 2, 5;"):
+        run(SometimesNaN(0.8), data, range(8), p, LINF, 2, lanes=8)
+    with pytest.raises(NonFiniteLogits, match="sample 7"):
+        data[7][0][0, 0, 0] = 0.79
+        run(SometimesNaN(0.8), data, [7], replace(p, members=(_outward(p),)), LINF, 2)
+
+
+def _outward(p):
+    return replace(
+        p.members[0], attack="square", algorithm="square", constants={"p_init": 0.8}, iterations=50
+    )
+
+
+def test_counts_of_a_sample_that_is_never_broken_under_the_full_protocol(toys):
+    model = toys.Linear(10, (1, 4, 4))
+    data = toys.labelled(model, toys.random_images(3, (1, 4, 4), 0.4, 0.6))
+    threat_model = ThreatModel.parse("linf:0.00001")
+    calls = []
+    handle = model.register_forward_hook(lambda module, inputs, output: calls.append(len(output)))
+    results = run(model, data, range(3), protocol("aa-standard", threat_model, 10), threat_model, lanes=3)
+    handle.remove()
+    assert all(r.robust for r in results)
+    # Clean 1; APGD 101 points, the last without a gradient; FAB-T two per iteration; Square 1 + 5,000.
+    forwards, backwards = 1 + 101 + 9 * 101 + 9 * 200 + 5001, 100 + 9 * 100 + 9 * 100
+    assert {(r.forwards, r.backwards) for r in results} == {(forwards, backwards)}
+    assert sum(calls) == 3 * forwards
+
+
+def test_the_seed_decides(tiny_vit, toys):
+    data = toys.labelled(tiny_vit, toys.random_images(23, (1, 8, 8)))
+    p = toys.short("apgd-ce", LINF, 10)
+    runs = [run(tiny_vit, data, range(23), p, LINF, lanes=23, seed=seed) for seed in (0, 0, 1)]
+    assert all_same(runs[0], runs[1])
+    assert not all_same(runs[0], runs[2])
+
+
+def test_the_model_is_left_as_it_was(tiny_vit, toys):
+    data = toys.labelled(tiny_vit, toys.random_images(3, (1, 8, 8)))
+    tiny_vit.train()
+    try:
+        run(tiny_vit, data, range(3), toys.short("apgd-ce+t", LINF, 10), LINF)
+        assert tiny_vit.training
+        assert all(q.requires_grad and q.grad is None for q in tiny_vit.parameters())
+    finally:
+        tiny_vit.eval()
+
+
+def test_progress_reports_every_stage(tiny_vit, toys):
+    data = toys.labelled(tiny_vit, toys.random_images(5, (1, 8, 8)))
+    events = []
+    results = run(
+        tiny_vit, data, range(5), toys.short("apgd-ce+t", LINF, 10), LINF, lanes=2, progress=events.append
+    )
+    assert [e["stage"] for e in events[:5]] == ["clean"] * 5
+    assert events[-1]["robust"] == sum(r.robust for r in results)
+    assert all(1 <= e["done"] <= e["total"] for e in events)
+
+
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [
+        ({"ids": [0, 0]}, ValueError, "repeat"),
+        ({"micro_batch_size": 0}, ValueError, "micro_batch_size"),
+        ({"num_classes": 7}, ValueError, "expected"),
+        ({"threat_model": L2}, ProtocolError, "made for linf"),
+    ],
+)
+def test_refusals(changes, error, message, tiny_vit, toys):
+    data = toys.labelled(tiny_vit, toys.random_images(2, (1, 8, 8)))
+    arguments = {
+        "ids": [0, 1],
+        "protocol": toys.short("apgd-ce", LINF, 10),
+        "threat_model": LINF,
+        "num_classes": 10,
+        "micro_batch_size": 2,
+        **changes,
+    }
+    with pytest.raises(error, match=message):
+        run_protocol(tiny_vit, data, seed=0, **arguments)
+
+
+def test_a_label_that_is_no_class(tiny_vit, toys):
+    data = [(x, 10) for x in toys.random_images(2, (1, 8, 8))]
+    with pytest.raises(ValueError, match="sample 0 has label 10"):
+        run(tiny_vit, data, range(2), toys.short("apgd-ce", LINF, 10), LINF)

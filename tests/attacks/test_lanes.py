@@ -1,0 +1,107 @@
+"""The scheduler: what counts as a success, the order of attempts, refilling, logical counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from robustzoo.attacks.lanes import Lanes, Sample, Search, run_member
+from robustzoo.attacks.protocols import protocol
+from robustzoo.registry.threat_model import ThreatModel
+
+LINF = ThreatModel.parse("linf:0.1")
+
+
+class Brightness(nn.Module):
+    """Class 0 up to a mean of 0.5, class 1 above; `flip` decides otherwise where gradients are recorded."""
+
+    def __init__(self, flip: bool = False) -> None:
+        super().__init__()
+        self.flip = flip
+        self.rows = []
+
+    def forward(self, x):
+        self.rows.append(len(x))
+        score = x.flatten(1).mean(1) - 0.5
+        logits = torch.stack((-score, score, torch.full_like(score, -9)), 1)
+        return logits.flip(1) if self.flip and torch.is_grad_enabled() else logits
+
+
+class Climb(Search):
+    """Adds `pace` to every pixel at each step; restarts and targets add a little to the first step."""
+
+    pace = 0.02
+
+    def begin(self, starting):
+        nudge = 0.001 * self.lanes.attempt.view(-1, 1, 1, 1)
+        self.points = torch.where(starting.view(-1, 1, 1, 1), self.lanes.x + nudge, self.points)
+        self.iteration = self.iteration.masked_fill(starting, 0)
+
+    def advance(self, logits, loss, grad):
+        exhausted = self.iteration >= self.member.iterations
+        self.points = (self.points + self.pace).clamp(0, 1)
+        self.iteration = (self.iteration + 1).clamp_max(self.member.iterations)
+        return exhausted
+
+
+def climb(model, levels, lanes=2, iterations=4, restarts=1, targets=0, eps=0.1):
+    """Run Climb on constant images of these brightnesses, all of label 0."""
+    (member,) = protocol("apgd-t" if targets else "apgd-ce", LINF, 3).members
+    member = replace(member, iterations=iterations, restarts=restarts, targets=targets)
+    state = Lanes(lanes, (1, 2, 2), torch.device("cpu"))
+    waiting = [
+        Sample(i, 0, (1, 2)[:targets], lambda v=v: torch.full((1, 2, 2), v)) for i, v in enumerate(levels)
+    ]
+    outcomes = list(run_member(model, Climb(member, state, "linf", eps, seed=0), waiting))
+    assert not state.active.any()
+    return sorted(outcomes, key=lambda o: o.id)
+
+
+def test_stops_at_the_first_point_that_fools():
+    (o,) = climb(Brightness(), [0.45])
+    assert (o.broken, o.iteration, o.target, o.restart) == (True, 3, None, 0)
+    assert o.point.mean().item() == pytest.approx(0.51) and o.margin == pytest.approx(-0.02, abs=1e-6)
+    # Four points with a gradient wanted from all but the last, which fooled, and one more look at that.
+    assert (o.forwards, o.backwards) == (5, 3)
+
+
+def test_attempts_run_in_order_until_one_succeeds():
+    """0.4175 + 4 steps = 0.4975: the attempt that adds 0.003 is the first to get over 0.5."""
+    (o,) = climb(Brightness(), [0.4175], restarts=2, targets=2)
+    assert (o.broken, o.target, o.restart, o.iteration) == (True, 2, 1, 4)
+    assert (o.forwards, o.backwards) == (4 * 5 + 1, 4 * 4)
+
+
+def test_a_robust_sample_uses_every_attempt():
+    (o,) = climb(Brightness(), [0.2], restarts=3, targets=2)
+    assert not o.broken and o.point is None and o.margin is None
+    assert (o.forwards, o.backwards) == (6 * 5, 6 * 4)
+
+
+def test_points_outside_the_ball_do_not_count():
+    assert not climb(Brightness(), [0.45], eps=0.05)[0].broken
+    assert climb(Brightness(), [0.45], eps=0.06 + 1e-6)[0].broken
+
+
+def test_points_that_do_not_fool_twice_do_not_count():
+    """A network that answers otherwise while gradients are recorded fools itself, not us."""
+    (o,) = climb(Brightness(flip=True), [0.2])
+    assert not o.broken
+    assert o.forwards == 2 * 5
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 8])
+def test_lanes_are_refilled_and_the_batch_never_changes_shape(lanes):
+    model = Brightness()
+    levels = [0.45, 0.2, 0.49, 0.47, 0.3, 0.41, 0.25]
+    outcomes = climb(model, levels, lanes=lanes)
+    assert [o.broken for o in outcomes] == [True, False, True, True, False, False, False]
+    assert [o.forwards for o in outcomes] == [5, 5, 3, 4, 5, 5, 5]
+    assert set(model.rows) == {lanes}
+
+
+def test_nothing_waiting():
+    assert climb(Brightness(), []) == []

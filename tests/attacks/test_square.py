@@ -1,0 +1,107 @@
+"""Square: its schedule, its shapes, its proposals, and a model with a known optimum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from robustzoo.attacks.autoattack import run_protocol
+from robustzoo.attacks.lanes import Lanes
+from robustzoo.attacks.projections import in_ball, perturbation_norm
+from robustzoo.attacks.protocols import protocol
+from robustzoo.attacks.square import Bumps, Square, bump, side
+from robustzoo.registry.threat_model import ThreatModel
+
+
+def test_sides_follow_the_published_schedule():
+    """p = 0.8 / 2^k after 10, 50, 200, 500, 1000, 2000, 4000 queries; 32 sqrt(p), rounded."""
+    at = [0, 10, 11, 50, 51, 201, 501, 1001, 2001, 4001, 4999]
+    assert [side(q, 0.8, (3, 32, 32), "linf") for q in at] == [29, 29, 20, 20, 14, 10, 7, 5, 4, 3, 3]
+    assert [side(q, 0.8, (3, 32, 32), "l2") for q in at] == [29, 29, 21, 21, 15, 11, 7, 5, 5, 3, 3]
+    assert side(0, 0.8, (1, 4, 30), "linf") == 4 and side(4999, 0.8, (1, 2, 2), "l2") == 2
+
+
+@pytest.mark.parametrize("s", [1, 2, 3, 5, 7, 8, 29])
+def test_bumps_have_norm_one_and_two_signs(s):
+    shape = bump(s)
+    assert shape.shape == (s, s) and float(shape.norm()) == pytest.approx(1, abs=1e-6)
+    assert (shape[: s // 2] > 0).all() and (shape[s // 2 :] < 0).all()
+    if s > 1:
+        assert float(shape[: s // 2].norm()) == pytest.approx(0.5**0.5, abs=1e-6)
+
+
+def test_a_bump_written_out():
+    """s = 3: one row above, two below; levels 1/1 + 1/4 at the centre and 1/4 around it."""
+    upper, lower = torch.tensor([[0.25, 1.25, 0.25]]), torch.tensor([[0.25, 0.25, 0.25], [0.25, 1.25, 0.25]])
+    expected = torch.cat((upper / upper.norm(), -lower / lower.norm()))
+    torch.testing.assert_close(bump(3), expected / expected.norm())
+
+
+@pytest.mark.parametrize("height, width", [(8, 8), (6, 10), (4, 3), (32, 32)])
+def test_the_start_tiles_the_image(height, width):
+    bumps = Bumps([3], height, width, torch.device("cpu"))
+    start = bumps.grid(torch.rand(5, 1 + 2, bumps.tiles))
+    assert start.shape == (5, 2, height, width)
+    s = min(max(height // 5, 1), width)
+    assert bumps.tiles == (height // s) * (width // s)
+    assert int((start[0, 0] != 0).sum()) == bumps.tiles * s * s
+
+
+def searching(norm, shape=(3, 6, 10), lanes=40, eps=0.1, low=0.3, high=0.7):
+    g = torch.Generator().manual_seed(0)
+    (member,) = protocol("square", ThreatModel.parse(f"{norm}:{eps}"), 4).members
+    state = Lanes(lanes, shape, torch.device("cpu"))
+    state.x = low + (high - low) * torch.rand(lanes, *shape, generator=g)
+    state.ids, state.active = torch.arange(lanes), torch.ones(lanes, dtype=torch.bool)
+    search = Square(member, state, norm, eps, seed=0)
+    search.begin(state.active)
+    return search, state, g
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("low, high", [(0.3, 0.7), (0.0, 1.0)])
+def test_proposals_stay_in_the_ball_and_change_windows_only(norm, low, high):
+    search, lanes, g = searching(norm, low=low, high=high)
+    for query in range(300):
+        before, best = search.points, search.best
+        assert in_ball(search.points, lanes.x, norm, 0.1).all()
+        if norm == "linf" and query:
+            changed = (search.points != best).any(1)
+            rows, columns = changed.any(2).sum(1), changed.any(1).sum(1)
+            s = side(query - 1, 0.8, (3, 6, 10), norm)
+            assert (rows <= s).all() and (columns <= s).all()
+        if norm == "l2" and low == 0.3:
+            distance = perturbation_norm(search.points - lanes.x, norm)
+            torch.testing.assert_close(distance, torch.full_like(distance, 0.1), rtol=1e-4, atol=0)
+        search.advance(torch.randn(len(before), 4, generator=g), None, None)
+    assert search.best.isfinite().all()
+
+
+def test_windows_reach_every_place(toys):
+    search, _, _ = searching("linf", shape=(1, 4, 5), lanes=1)
+    corner = torch.linspace(0, 1 - 2**-24, 50)
+    covered = torch.zeros(4, 5, dtype=torch.bool)
+    for row in corner:
+        for column in corner:
+            covered |= search._window(torch.tensor([2]), row.view(1), column.view(1))[2][0, 0]
+    assert covered.all()
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_linear_model_breaks_at_a_quarter_above_its_minimal_epsilon(norm, toys):
+    model = toys.Linear(4, (1, 6, 6))
+    x = toys.random_images(40, (1, 6, 6), 0.4, 0.6)
+    data = toys.labelled(model, x)
+    minimal = model.minimal_epsilon(x, torch.tensor([y for _, y in data]), norm)
+    i = int((minimal - 0.05 * (1 if norm == "linf" else 6)).abs().argmin())
+    outcomes = []
+    for factor in (1.25, 0.98):
+        threat_model = ThreatModel.parse(f"{norm}:{float(minimal[i]) * factor:.9f}")
+        p = protocol("square", threat_model, 4)
+        if factor < 1:
+            p = replace(p, members=(replace(p.members[0], iterations=500),))
+        (result,) = run_protocol(model, data, [i], p, threat_model, 4, seed=0, micro_batch_size=1)
+        outcomes.append(result.robust)
+    assert outcomes == [False, True]
