@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub import constants
+from huggingface_hub import constants, file_download
 
 from robustzoo.models import pixel_model, sha256_file, write_folder
 from robustzoo.registry import Entry, Weights, entries, recipe
@@ -87,7 +87,8 @@ def point_client_at(monkeypatch):
     def point(endpoint: str) -> None:
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        for module in (constants, file_download):  # older clients copy it on import
+            monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
 
     return point
 
