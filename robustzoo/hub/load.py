@@ -84,7 +84,8 @@ def resolve_folder(
     """The model folder that a name means (see `load`), its weights compared with the pinned SHA-256.
 
     Raises:
-        the errors of `load`, FolderError only for a path that is no folder.
+        UnknownName, IncompatibleName, NotPublished, OfflineMiss, HubError, HashMismatch: see `load`.
+        FolderError: the path is no folder, or the pinned folder lacks its weights.
     """
     from robustzoo.models import FolderError, verify_sha256
 
@@ -122,12 +123,12 @@ def _registered(name: str | Path) -> Entry | None:
     A registry name wins over a folder of that name in the working directory: what a name means must not
     depend on where one stands.
     """
-    if isinstance(name, Path) or name.startswith(("local-dir:", "hf-hub:")):
+    if isinstance(name, Path) or str(name).startswith(("local-dir:", "hf-hub:")):
         return None
     try:
         return entry(name)
     except UnknownName:
-        if Path(name).is_dir() or "/" in name:
+        if name and ("/" in str(name) or Path(str(name)).is_dir()):  # Path("") would be the working directory
             return None
         raise
 

@@ -129,6 +129,12 @@ def test_an_unknown_name_suggests_near_ones():
         robustzoo.load("vit_micro2.digits_linf.at_thr")
 
 
+@pytest.mark.parametrize("name", ["", " ", 5, None, "vit_micro2", "a\x00b"])
+def test_what_is_no_name_at_all_is_unknown(name):
+    with pytest.raises(UnknownName):
+        robustzoo.load(name)
+
+
 def test_an_incompatible_name_says_so():
     with pytest.raises(IncompatibleName):
         robustzoo.load("vit_micro2.imagenet_linf.at_base")
