@@ -107,7 +107,7 @@ def train(job: Job) -> None:
                 t.to(group.device) if isinstance(t, torch.Tensor) else t for t in next(batches)
             )
             x = augment(x, recipe, job.seed, epochs, ids)
-            x_adv = objective.attack(model, x, y, seed=job.seed, epochs=epochs, ids=ids)
+            x_adv = objective.attack(model, x, y, step=step, seed=job.seed, epochs=epochs, ids=ids)
             features, logits = engine(objective.inputs(x, x_adv))
             terms = objective.terms(features, logits, y, step=step)
             engine.backward(terms["total"])
@@ -134,6 +134,7 @@ def train(job: Job) -> None:
             "gradient_norm": gradient_norm,
             "learning_rate": rate,
             "trh_lambda": objective.trh_lambda(step),
+            "epsilon": objective.threat_model(step).eps,
             "images_per_second": round(images_per_second, 1),
         }
         if due["validate"]:

@@ -12,6 +12,7 @@ gamma takes the place of `l2_reg`; they never add up.
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +23,7 @@ from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.pgd import at_least_float32, pgd, uniform_start
 from robustzoo.objectives import trace_of_hessian
 from robustzoo.objectives.losses import cross_entropy, kl_divergence, log_softmax
+from robustzoo.registry.threat_model import ThreatModel
 
 if TYPE_CHECKING:
     from robustzoo.registry import Recipe
@@ -68,7 +70,7 @@ class Objective:
         self.weight_decay = 2.0 * (recipe.trh_gamma if self.has_trh else recipe.l2_reg)
 
     def attack(
-        self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, epochs: Tensor, ids: Tensor
+        self, model: nn.Module, x: Tensor, y: Tensor, *, step: int, seed: int, epochs: Tensor, ids: Tensor
     ) -> Tensor:
         """The recipe's inner maximisation, in eval mode with frozen weights; the model is left as it was.
 
@@ -79,24 +81,33 @@ class Objective:
             model: pixels to logits; under DeepSpeed `engine.module`, never the engine.
             x: (B, C, H, W) in [0, 1], after augmentation.
             y: (B,) int64.
+            step: 0-based optimizer step, for the radius.
             epochs: (B,) int64, the pass over the data in which each sample is drawn.
             ids: (B,) int64 sample ids.
 
         Returns:
-            x_adv: (B, C, H, W) float32, detached, in the ball and in [0, 1].
+            x_adv: (B, C, H, W) float32, detached, in the ball of `threat_model(step)` and in [0, 1].
         """
-        recipe = self.recipe
+        recipe, threat_model = self.recipe, self.threat_model(step)
         x = at_least_float32(x.detach())
         with frozen(model):
             return pgd(
                 model,
                 x,
                 self._attack_loss(model, x, y),
-                threat_model=recipe.threat_model,
+                threat_model=threat_model,
                 steps=recipe.attack_steps,
-                step_size=recipe.attack_step_ratio * recipe.threat_model.eps / recipe.attack_steps,
-                x_start=self._start(x, seed, epochs, ids),
+                step_size=recipe.attack_step_ratio * threat_model.eps / recipe.attack_steps,
+                x_start=self._start(x, threat_model, seed, epochs, ids),
             )
+
+    def threat_model(self, step: int) -> ThreatModel:
+        """What step `step` (0-based) trains against: the radius grows linearly to the recipe's epsilon, which
+        it has from step `attack_warmup_steps` - 1 on. Source: ours, see docs/decisions.md."""
+        full, warmup = self.recipe.threat_model, self.recipe.attack_warmup_steps
+        if step + 1 >= warmup:
+            return full
+        return ThreatModel(full.norm, full.epsilon * Fraction(step + 1, warmup))
 
     def inputs(self, x: Tensor, x_adv: Tensor) -> Tensor:
         """What the engine sees, in one call: x_adv (B, ...), or clean then adversarial rows (2B, ...)."""
@@ -169,11 +180,9 @@ class Objective:
             log_s = log_softmax(model(x))
         return lambda logits: kl_divergence(log_s, log_softmax(logits))
 
-    def _start(self, x: Tensor, seed: int, epochs: Tensor, ids: Tensor) -> Tensor:
+    def _start(self, x: Tensor, threat_model: ThreatModel, seed: int, epochs: Tensor, ids: Tensor) -> Tensor:
         if self.recipe.attack_start == "uniform":
-            return uniform_start(
-                x, self.recipe.threat_model, seed=seed, ids=ids, purpose=PURPOSE, index=epochs
-            )
+            return uniform_start(x, threat_model, seed=seed, ids=ids, purpose=PURPOSE, index=epochs)
         shape = tuple(x.shape[1:])
         return x + GAUSSIAN_START * keyed_noise.normal(
             seed, ids, PURPOSE, shape, index=epochs, device=x.device

@@ -93,6 +93,9 @@ FIELDS: dict[str, Field] = {
     "augmentation": Field("text", "fb: flip and random brightness", choices=("none", "fb")),
     "brightness": Field("float", "range of the additive brightness, pixels in [0, 1]", low=0, high=1),
     "attack_steps": Field("int", "PGD steps in training", low=1, high=_MANY),
+    "attack_warmup_steps": Field(
+        "int", "steps over which the radius trained against grows from 0 to epsilon", low=0, high=_MANY
+    ),
     "attack_step_ratio": Field("float", "PGD step = ratio * epsilon / steps", above=0),
     "attack_start": Field("text", "uniform in the ball, or 0.001 N(0, 1)", choices=("uniform", "gaussian")),
     "attack_loss": Field("text", "what PGD maximises", choices=("ce", "kl")),
@@ -165,6 +168,11 @@ def check_together(values: Mapping[str, Any]) -> None:
             values["warmup_steps"] > values["total_steps"],
             "warmup_steps {warmup_steps} is more than total_steps "
             "{total_steps}: set both, or a smaller warmup_steps",
+        ),
+        (
+            values["attack_warmup_steps"] > values["total_steps"],
+            "attack_warmup_steps {attack_warmup_steps} is more than total_steps "
+            "{total_steps}, so that epsilon is never reached: set both, or a smaller attack_warmup_steps",
         ),
         (
             any(len(values[k]) not in (1, values["channels"]) for k in ("mean", "std")),

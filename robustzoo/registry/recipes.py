@@ -69,6 +69,7 @@ class Recipe:
     augmentation: str
     brightness: float
     attack_steps: int
+    attack_warmup_steps: int
     attack_step_ratio: float
     attack_start: str
     attack_loss: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
@@ -28,6 +29,7 @@ def make_recipe(*parts, **changes):
         "total_steps": 100,
         "l2_reg": 5e-4,
         "attack_steps": 5,
+        "attack_warmup_steps": 0,
         "attack_step_ratio": 2.5,
         "trades_weight": 6.0,
         "kl_stop_gradient": False,
@@ -192,7 +194,7 @@ def test_attack_stays_in_the_ball_and_leaves_the_model_alone(loss, threat):
     model.head.bias.requires_grad_(False)
     flags = [p.requires_grad for p in model.parameters()]
     x, y, ids = torch.rand(6, 1, 8, 8), torch.arange(6), torch.arange(6)
-    x_adv = objective.attack(model, x, y, seed=0, epochs=torch.zeros(6, dtype=torch.int64), ids=ids)
+    x_adv = objective.attack(model, x, y, step=0, seed=0, epochs=torch.zeros(6, dtype=torch.int64), ids=ids)
     assert x_adv.dtype == torch.float32 and not x_adv.requires_grad
     assert in_ball(x_adv, x, threat.split(":")[0], ThreatModel.parse(threat).eps).all()
     assert all(p.grad is None for p in model.parameters())
@@ -215,7 +217,7 @@ def test_attack_does_not_depend_on_the_batch(loss):
     ids, epochs = torch.tensor([40, 3, 77, 8, 1, 100]), torch.tensor([2, 2, 2, 3, 3, 3])
 
     def attack(rows):
-        return objective.attack(model, x[rows], y[rows], seed=5, epochs=epochs[rows], ids=ids[rows])
+        return objective.attack(model, x[rows], y[rows], step=0, seed=5, epochs=epochs[rows], ids=ids[rows])
 
     rows = torch.arange(6)
     together, order = attack(rows), torch.tensor([3, 5, 1, 0, 4, 2])
@@ -233,7 +235,7 @@ def test_attack_noise_changes_with_epoch_seed_and_sample(loss):
 
     def attack(seed=0, epoch=0, ids=(3, 3)):
         epochs = torch.full((2,), epoch)
-        return objective.attack(model, x, y, seed=seed, epochs=epochs, ids=torch.tensor(ids))
+        return objective.attack(model, x, y, step=0, seed=seed, epochs=epochs, ids=torch.tensor(ids))
 
     first = attack()
     assert torch.equal(first[0], first[1])
@@ -246,7 +248,9 @@ def test_trades_computes_the_clean_softmax_once():
     model = tiny_vit()
     model.register_forward_hook(lambda module, args, output: calls.append(args[0].requires_grad))
     x, ids = torch.rand(2, 1, 8, 8), torch.arange(2)
-    Objective(make_recipe(TRADES)).attack(model, x, ids, seed=0, epochs=torch.zeros_like(ids), ids=ids)
+    Objective(make_recipe(TRADES)).attack(
+        model, x, ids, step=0, seed=0, epochs=torch.zeros_like(ids), ids=ids
+    )
     assert calls == [False] + [True] * 5
 
 
@@ -287,10 +291,26 @@ def test_a_training_step_of_a_registry_recipe(name):
     r = recipe(name)
     objective, model = Objective(r), tiny_vit()
     x, y, ids = torch.rand(4, 1, 8, 8), torch.arange(4), torch.arange(4)
-    x_adv = objective.attack(model, x, y, seed=0, epochs=torch.zeros_like(ids), ids=ids)
+    x_adv = objective.attack(model, x, y, step=0, seed=0, epochs=torch.zeros_like(ids), ids=ids)
     assert in_ball(x_adv, x, r.threat_model.norm, r.threat_model.eps).all()
     features = model.features(objective.inputs(x, x_adv))
     terms = objective.terms(features, model.head(features), y, step=r.total_steps - 1)
     terms["total"].backward()
     assert all(term.isfinite() for term in terms.values())
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_the_radius_grows_to_epsilon_and_stays():
+    objective = Objective(make_recipe(AT, attack_warmup_steps=4))
+    radii = [str(objective.threat_model(step).epsilon) for step in range(6)]
+    assert radii == ["1/40", "1/20", "3/40", "1/10", "1/10", "1/10"]
+    assert Objective(make_recipe(AT)).threat_model(0).epsilon == Fraction(1, 10)
+
+
+@LOSSES
+def test_the_attack_keeps_to_the_radius_of_its_step(loss):
+    objective, model = Objective(make_recipe(loss, attack_warmup_steps=4)), tiny_vit()
+    x, ids = torch.full((4, 1, 8, 8), 0.5), torch.arange(4)
+    for step, radius in ((0, 0.025), (3, 0.1)):
+        x_adv = objective.attack(model, x, ids, step=step, seed=0, epochs=torch.zeros_like(ids), ids=ids)
+        assert (x_adv - x).abs().amax().item() == pytest.approx(radius, abs=1e-6)
