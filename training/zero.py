@@ -9,6 +9,7 @@ from typing import Any
 
 import deepspeed
 import torch
+from deepspeed.accelerator import get_accelerator
 from deepspeed.utils import logger as deepspeed_logger
 from torch import Tensor, nn
 
@@ -167,9 +168,7 @@ def optimizer_step(engine) -> float | None:
 def save_state(engine, folder: Path, rank: int) -> None:
     """Write weights, optimizer state and this rank's random state into `folder`; every rank must call it."""
     engine.save_checkpoint(str(folder.parent), tag=folder.name, save_latest=False)
-    state = {"torch": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
+    state = {"cpu": torch.get_rng_state(), "device": get_accelerator().get_rng_state()}
     torch.save(state, folder / f"random_state_rank{rank:05d}.pt")
 
 
@@ -182,9 +181,8 @@ def load_state(engine, folder: Path, rank: int) -> None:
     if path is None:
         raise FileNotFoundError(f"DeepSpeed found no checkpoint in {folder}")
     state = torch.load(folder / f"random_state_rank{rank:05d}.pt", weights_only=True, map_location="cpu")
-    torch.set_rng_state(state["torch"])
-    if "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"])
+    torch.set_rng_state(state["cpu"])
+    get_accelerator().set_rng_state(state["device"])
 
 
 def trained_weights(engine) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Training in this process: `run(NAME-less arguments...)` is train.py with a small recipe."""
+"""Training in this process, and the environment of training in another."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # `training` is not part of the installed package
 
+os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read when DeepSpeed is imported; two ranks need no two GPUs
 pytest.importorskip("deepspeed", reason="training needs the extra `train`")
 
-# Clipping and the L2 term are active, the schedule has both its parts, and a run takes about a second.
-SMALL = [
-    *("--batch-size", "16", "--set", "total_steps=6", "--set", "warmup_steps=2", "--set", "attack_steps=2"),
-    *("--set", "gradient_clipping=0.5", "--validate-every", "100", "--log-every", "1"),
-]
-TRADES_TRH, AT_TRH = "vit_micro2.digits_linf.trades_trh", "vit_micro2.digits_linf.at_trh"
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -33,6 +28,8 @@ def train(monkeypatch):
     for name in LAUNCHER_VARIABLES:  # noted first, so that what `main` sets is undone
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
+    monkeypatch.setattr("training.validation.STEPS", 2)
+    monkeypatch.setattr("training.validation.LARGEST", 20)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield main

@@ -1,0 +1,16 @@
+"""Run train.py's `main` once per list of arguments, within one launch: `deepspeed many_runs.py JSON`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from training.train import main
+
+for arguments in json.loads(sys.argv[-1]):
+    status = main(arguments)
+    if status:
+        sys.exit(status)

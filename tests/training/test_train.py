@@ -1,0 +1,283 @@
+"""train.py in one process: like plain PyTorch, exact in accumulation, resume and export, clear in refusal."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from robustzoo.data import TrainingOrder, augment, load_dataset
+from robustzoo.models import read_folder, sha256_file
+from robustzoo.models.pixel_model import pixel_model
+from robustzoo.objectives.objective import Objective
+from robustzoo.registry import recipe
+from tests.training.small import AT_TRH, NO_ATTACK, ROOT, SGD, TRADES_TRH, small
+from training import export
+from training.arguments import parse
+from training.run_folder import RunFolder
+
+
+def plain_pytorch(arguments: list[str], seed: int = 0) -> dict[str, torch.Tensor]:
+    """The same training as a user would write it by hand: no engine, the L2 term in the loss's gradient."""
+    plan = parse([*arguments, "--out", "unused"]).recipe()
+    objective, data = Objective(plan), load_dataset(plan.dataset, split="train")
+    torch.manual_seed(seed)
+    model = pixel_model(plan)
+    parameters = list(model.parameters())
+    moments = [torch.zeros_like(p) for p in parameters], [torch.zeros_like(p) for p in parameters]
+    order = TrainingOrder(len(data), plan.batch_size, seed)
+    for step in range(plan.total_steps):
+        if step < plan.warmup_steps:
+            rate = plan.base_lr * (step + 1) / plan.warmup_steps
+        else:
+            part = (step - plan.warmup_steps) / (plan.total_steps - plan.warmup_steps)
+            rate = plan.base_lr * (1 + math.cos(math.pi * part)) / 2
+        epochs, ids = order.batch(step)
+        x, y = (torch.stack([torch.as_tensor(data[i][k]) for i in ids.tolist()]) for k in (0, 1))
+        x = augment(x, plan, seed, epochs, ids)
+        x_adv = objective.attack(model, x, y, step=step, seed=seed, epochs=epochs, ids=ids)
+        features = model.features(objective.inputs(x, x_adv))
+        loss = objective.terms(features, model.head(features), y, step=step)["total"]
+        gradients = torch.autograd.grad(loss, parameters)
+        norm = torch.cat([g.flatten() for g in gradients]).norm().item()
+        clip = min(1.0, plan.gradient_clipping / (norm + 1e-6))
+        assert clip < 1, "clipping should be active, or its order with the L2 term is not tested"
+        with torch.no_grad():
+            for p, g, first, second in zip(parameters, gradients, *moments, strict=True):
+                g = clip * g + objective.weight_decay * p
+                if plan.optimizer == "sgd":
+                    first.mul_(plan.momentum).add_(g)
+                    p -= rate * first
+                else:
+                    first.mul_(plan.momentum).add_((1 - plan.momentum) * g)
+                    second.mul_(0.999).add_(0.001 * g * g)
+                    scale = (second / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8
+                    p -= rate * first / (1 - plan.momentum ** (step + 1)) / scale
+    return model.network.state_dict()
+
+
+def largest_difference(a, b) -> float:
+    assert a.keys() == b.keys()
+    return max((a[name] - b[name]).abs().max().item() for name in a)
+
+
+@pytest.mark.parametrize("stage", ["0", "1", "2"])
+def test_equals_plain_pytorch(train, tmp_path, weights, stage):
+    arguments = [TRADES_TRH, *small(), *SGD]
+    assert train([*arguments, "--out", str(tmp_path / "run"), "--zero", stage]) == 0
+    by_hand = plain_pytorch(arguments)
+    torch.manual_seed(0)
+    assert largest_difference(by_hand, pixel_model(recipe(TRADES_TRH)).network.state_dict()) > 1e-2
+    assert largest_difference(weights(tmp_path / "run/model"), by_hand) < 1e-5
+
+
+@pytest.mark.parametrize("stage", ["0", "1"])
+def test_equals_plain_pytorch_with_adam(train, tmp_path, weights, stage):
+    adam = ["--set", "optimizer=adam", "--set", "base_lr=0.001", "--set", "trh_gamma=0.001"]
+    arguments = [AT_TRH, *small(), *adam]
+    assert train([*arguments, "--out", str(tmp_path / "run"), "--zero", stage]) == 0
+    exported, by_hand = weights(tmp_path / "run/model"), plain_pytorch(arguments)
+    for state in (exported, by_hand):
+        for name, bias in state.items():
+            if name.endswith("qkv.bias"):
+                # Softmax cancels the keys' bias: its gradient is rounding, which Adam scales up.
+                bias[len(bias) // 3 : 2 * len(bias) // 3] = 0
+    assert largest_difference(exported, by_hand) < 1e-4
+
+
+# TRADES starts its attack where the gradient is nearly zero: rounding decides the sign of some pixels, and
+# micro-batches differ by 1e-5 through the attack alone. Here epsilon is out of its way; AT has its usual one.
+@pytest.mark.parametrize(
+    ("name", "stage", "changes"),
+    [(AT_TRH, "0", []), (AT_TRH, "2", []), (TRADES_TRH, "1", NO_ATTACK)],
+)
+def test_accumulation_changes_nothing(train, tmp_path, weights, name, stage, changes):
+    exported = []
+    for micro in ("8", "4", "2"):
+        arguments = [*SGD, *changes, "--micro-batch", micro, "--zero", stage, "--out", str(tmp_path / micro)]
+        assert train([name, *small(), *arguments]) == 0
+        exported.append(weights(tmp_path / micro / "model"))
+    assert largest_difference(exported[0], exported[1]) < 1e-6
+    assert largest_difference(exported[0], exported[2]) < 1e-6
+
+
+def test_the_run_folder_says_everything(train, tmp_path, capsys):
+    run = tmp_path / "run"
+    extra = ["--out", str(run), "--validate-every", "2", "--checkpoint-every", "2", "--max-steps", "3"]
+    assert train([AT_TRH, *small(), *extra]) == 0
+    said = capsys.readouterr().err
+    assert "3 steps of 8 images, each 2 (F + B) + T = 7 F" in said
+    assert "stopped after 3 of the recipe's 4 steps" in said
+    assert "left 0:00:00" in said and sha256_file(run / "model/model.safetensors") in said
+
+    plan = parse([AT_TRH, *small(), "--out", "x"]).recipe()
+    settings = json.loads((run / "config.json").read_text())
+    assert settings["recipe"] == plan.to_json()
+    assert settings["fixed"]["recipe_digest"] == plan.digest
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == [1, 2, 3]
+    assert ["pgd10_accuracy" in record for record in records] == [False, True, True]
+    for record in records:
+        assert record["total"] == pytest.approx(record["robust"] + record["trh"], rel=1e-6)
+        assert record["trh"] == pytest.approx(record["trh_lambda"] * record["trace"], rel=1e-6)
+        assert {"l2", "gradient_norm", "learning_rate", "images_per_second"} <= record.keys()
+    assert RunFolder(run).latest_step() == 3
+
+    model = read_folder(run / "model")
+    assert model.name == plan.name and model.recipe == plan
+
+
+def test_only_training_images_are_touched(train, tmp_path, monkeypatch):
+    splits = []
+
+    def recorded(key, root=None, split="test"):
+        splits.append(split)
+        return load_dataset(key, root, split)
+
+    monkeypatch.setattr("training.train.load_dataset", recorded)
+    assert train([AT_TRH, *small(), "--max-steps", "1", "--out", str(tmp_path / "run")]) == 0
+    assert sorted(splits) == ["holdout", "train"]
+
+
+@pytest.mark.parametrize("stage", ["0", "1"])
+@pytest.mark.parametrize(
+    "moment", ["before the first checkpoint", "in a step", "while a checkpoint is written"]
+)
+def test_interrupted_and_resumed(train, tmp_path, monkeypatch, stage, moment):
+    arguments = [TRADES_TRH, *small(), "--zero", stage, "--checkpoint-every", "2"]
+    assert train([*arguments, "--out", str(tmp_path / "whole")]) == 0
+
+    class Killed(Exception):
+        pass
+
+    calls = {"terms": 0, "commit": 0}
+    doomed = {"before the first checkpoint": ("terms", 2), "in a step": ("terms", 3)}.get(
+        moment, ("commit", 2)
+    )
+
+    def dying(owner, name):
+        original = getattr(owner, name)
+
+        def call(self, *args, **kwargs):
+            calls[name] += 1
+            if (name, calls[name]) == doomed:
+                raise Killed
+            return original(self, *args, **kwargs)
+
+        return call
+
+    out = ["--out", str(tmp_path / "killed")]
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Objective, "terms", dying(Objective, "terms"))
+        patch.setattr(RunFolder, "commit", dying(RunFolder, "commit"))
+        train([*arguments, *out])
+    assert train([*arguments, *out, "--resume"]) == 0
+    for file in ("model/model.safetensors", "model/config.json"):
+        assert sha256_file(tmp_path / "killed" / file) == sha256_file(tmp_path / "whole" / file)
+    logs = [(tmp_path / run / "metrics.jsonl").read_text().splitlines() for run in ("killed", "whole")]
+    killed, whole = ([{**json.loads(line), "images_per_second": 0} for line in log] for log in logs)
+    assert killed == whole
+
+
+def test_killed_minus_nine(train, tmp_path, subprocess_environment):
+    arguments = [AT_TRH, *small(total_steps=20), "--checkpoint-every", "1"]
+    run = RunFolder(tmp_path / "killed")
+    command = [sys.executable, str(ROOT / "training/train.py"), *arguments, "--out", str(run.path)]
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(command, env=subprocess_environment, stderr=said, cwd=tmp_path)
+        while process.poll() is None and (run.latest_step() or 0) < 3:
+            time.sleep(0.01)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, (tmp_path / "said").read_text()
+    assert 3 <= run.latest_step() < 20
+    assert train([*arguments, "--out", str(run.path), "--resume"]) == 0
+    assert train([*arguments, "--out", str(tmp_path / "whole")]) == 0
+    model = "model/model.safetensors"
+    assert sha256_file(run.path / model) == sha256_file(tmp_path / "whole" / model)
+
+
+def test_export_stands_alone(train, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train([AT_TRH, *small(), "--max-steps", "2", "--out", str(run)]) == 0
+    digest = sha256_file(run / "model/model.safetensors")
+    for path in (run / "model").iterdir():
+        path.unlink()
+    assert export.main([str(run)]) == 0
+    assert digest in capsys.readouterr().out
+    assert sha256_file(run / "model/model.safetensors") == digest
+    assert export.main([str(tmp_path)]) == 2
+    assert "is not a run folder" in capsys.readouterr().err
+
+
+def test_export_notices_other_logits(tmp_path, monkeypatch):
+    plan = recipe(AT_TRH)
+    model = pixel_model(plan)
+    monkeypatch.setattr(export, "read_folder", lambda folder, sha256: pixel_model(plan))
+    with pytest.raises(export.ExportError, match="read back gives other logits"):
+        export.export_model(tmp_path / "model", plan, model.state_dict())
+
+
+def test_divergence_stops_and_names_the_last_good_checkpoint(train, tmp_path, capsys):
+    arguments = ["--out", str(tmp_path / "run"), "--checkpoint-every", "1", "--set", "base_lr=1e30"]
+    assert train([TRADES_TRH, *small(warmup_steps=0), *arguments]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    good = RunFolder(tmp_path / "run").latest_step()
+    assert f"not finite at step {good + 1}" in error
+    assert str(RunFolder(tmp_path / "run").checkpoint(good)) in error
+    assert not (tmp_path / "run/model").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["vit_micro2.digits_linf.at_tr"], "at_trh"),
+        (["vit_micro2.imagenet_linf.at_trh"], "does not go with imagenet"),
+        (["missing.json"], "no recipe file 'missing.json'"),
+        (["vit_ti4.cifar10jpg_linf.at_trh"], "--data"),
+        (["vit_ti4.cifar10jpg_linf.at_trh", "--data", "/nowhere"], "no data at /nowhere"),
+        ([AT_TRH, "--set", "trh_lamda=1"], "trh_lambda"),
+        ([AT_TRH, "--set", "attack_steps=many"], "attack_steps"),
+        ([AT_TRH, "--batch-size", "10", "--micro-batch", "3"], "the nearest that do: 1, 2, 5"),
+        ([AT_TRH, "--init", "nowhere.safetensors"], "no such file"),
+    ],
+)
+def test_bad_input_is_refused_in_words_and_nothing_is_written(train, tmp_path, capsys, arguments, words):
+    run = tmp_path / "run"
+    assert train([*arguments, "--out", str(run)]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and words in error
+    assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ([], "is not empty; continue its run with --resume"),
+        (["--resume", "--seed", "7"], "seed was 0, now 7"),
+        (["--resume", "--set", "trh_lambda=0.5"], "recipe_digest was"),
+        (["--resume", "--micro-batch", "4"], "micro_batch_size was 8, now 4"),
+        (["--resume", "--zero", "0"], "zero_stage was 1, now 0"),
+    ],
+)
+def test_a_run_is_not_continued_as_another(train, tmp_path, capsys, changes, words):
+    run = tmp_path / "run"
+    assert train([AT_TRH, *small(), "--max-steps", "1", "--out", str(run)]) == 0
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert train([AT_TRH, *small(), "--max-steps", "1", "--out", str(run), *changes]) == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_a_longer_run_of_the_same_recipe(train, tmp_path, weights):
+    for steps in ("2", "4"):
+        assert (
+            train([AT_TRH, *small(), "--out", str(tmp_path / "grown"), "--max-steps", steps, "--resume"]) == 0
+        )
+    assert train([AT_TRH, *small(), "--out", str(tmp_path / "straight"), "--max-steps", "4"]) == 0
+    assert largest_difference(weights(tmp_path / "grown/model"), weights(tmp_path / "straight/model")) == 0
