@@ -143,7 +143,7 @@ def test_assignments_keep_later_equals_signs_and_drop_blanks():
 def test_epochs_become_steps_of_the_chosen_batch():
     made = recipe(AT, {"epochs": "2", "batch_size": "64", "warmup_steps": 10, "attack_warmup_steps": 0})
     assert made.total_steps == 41  # ceil(2 * 1297 / 64)
-    assert recipe(AT, {"epochs": 0.5, "warmup_steps": 0, "attack_warmup_steps": 0}).total_steps == 6
+    assert recipe(AT, {"epochs": 0.5, "warmup_steps": 0, "attack_warmup_steps": 0}).total_steps == 11
     with pytest.raises(RecipeError, match="both set the training length"):
         recipe(AT, {"epochs": 2, "total_steps": 100})
 
