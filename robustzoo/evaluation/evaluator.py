@@ -78,7 +78,7 @@ def evaluate(
             float32 results depend on it. Default: 64, or the number of images where that is smaller.
         workers: processes that share the images.
         device: where to compute; default: where the model is.
-        out: folder in which `evidence/<protocol>.<dataset>-<split>.<subset>.json` and its
+        out: folder in which `evidence/<protocol>.<dataset>-<split>-<subset>.json` and its
             `.witness.safetensors` are written, atomically, after everything has succeeded.
         data_root: folder of a named dataset's files.
         name: what the Evidence calls the model; default: its registry name, or its class.
@@ -208,7 +208,7 @@ def write_evidence(evidence: Evidence, witnesses: Witnesses, out: Path) -> Path:
     The document comes last, so that one that is there has its witnesses.
     """
     dataset, protocol = evidence.doc["dataset"], evidence.doc["protocol"]["name"]
-    stem = f"{protocol}.{dataset['id']}-{dataset['split']}.{dataset['subset']}"
+    stem = f"{protocol}.{dataset['id']}-{dataset['split']}-{dataset['subset']}"
     stem = re.sub(r"[^A-Za-z0-9._+-]", "_", stem)
     path = out / "evidence" / f"{stem}.json"
     if len(witnesses):

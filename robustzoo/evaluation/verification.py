@@ -91,12 +91,12 @@ def verify(
     claims = Claim.from_card(_card_text(folder, card))
     documents = _evidence_documents(folder)
     weights = folder / "model.safetensors"
-    found = sha256_file(weights) if weights.is_file() else ""
     pairs = [(claim, *_closest(claim, documents)) for claim in claims]
     for expected in (sha256, *(evidence.doc["model"]["sha256"] for _, evidence, _ in pairs)):
         if expected is not None:
             verify_sha256(weights, expected, next_step="restore the weights, or evaluate these weights anew")
-    model = read_folder(folder)
+    found = sha256_file(weights)
+    model = read_folder(folder, found)
     run = {"workers": workers, "device": device, "progress": progress}
     reports = []
     for claim, evidence, path in pairs:

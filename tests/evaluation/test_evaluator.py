@@ -142,7 +142,7 @@ def test_the_announced_cost_of_aa_standard_covers_the_reference(linear):
 
 def test_files_are_written_together_and_read_back(linear, tmp_path):
     found = evaluate(linear, "digits", EPS, "pgd-10", n=40, out=tmp_path, name="mine", progress=False)
-    stem = "pgd-10.digits-test.n40-seed0"
+    stem = "pgd-10.digits-test-n40-seed0"
     files = sorted(path.name for path in (tmp_path / "evidence").iterdir())
     assert files == [f"{stem}.json", f"{stem}.witness.safetensors"]
     stored = Evidence.load(tmp_path / "evidence" / files[0])

@@ -16,7 +16,7 @@ from robustzoo.models.folder import FolderError, HashMismatch
 from robustzoo.registry import recipe
 
 NAME = "vit_micro2.digits_linf.at_base"
-STEM = "pgd-5.digits-test.n100-seed0"
+STEM = "pgd-5.digits-test-n100-seed0"
 TOLERANCE = 3  # of 100 images
 SHIFT = 5  # 5 points of 100 images
 
