@@ -6,7 +6,7 @@
 
 Cost per image, with F a forward pass, B a backward pass to the input, T a full training pass and n the
 recipe's attack steps: AT n (F + B) + T, TRADES F + n (F + B) + 2 T; the trace of the Hessian adds none. The
-run says what that comes to before it starts. ViT-Micro/2 on digits, 3,000 steps: half an hour on one core.
+run says what that comes to before it starts. ViT-Micro/2 on digits: about 6 minutes on one core.
 
 A recipe holds the science, flags hold the hardware: every layout of a batch over processes and micro-batches
 trains the same model up to rounding. A run that was killed goes on with --resume and ends with the same

@@ -33,8 +33,9 @@ def test_the_launchers_flag_is_accepted():
     ],
 )
 def test_science_changes_the_recipe_and_its_name(flags, field, value):
-    # `epochs` gives 2 steps, fewer than the warm-up has.
-    changed = parse([NAME, "--out", "run", "--set", "warmup_steps=1", *flags]).recipe()
+    # `epochs` gives 2 steps, fewer than the warm-ups have.
+    short = ["--set", "warmup_steps=1", "--set", "attack_warmup_steps=1"]
+    changed = parse([NAME, "--out", "run", *short, *flags]).recipe()
     assert getattr(changed, field) == value
     assert changed.base_name == NAME and changed.name == f"{NAME}+{changed.digest[:8]}"
 

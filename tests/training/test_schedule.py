@@ -13,7 +13,12 @@ from training.schedule import expected_cost, learning_rate
 
 
 def small(total_steps: int, warmup_steps: int):
-    changes = {"total_steps": total_steps, "warmup_steps": warmup_steps, "base_lr": 2.0}
+    changes = {
+        "total_steps": total_steps,
+        "warmup_steps": warmup_steps,
+        "attack_warmup_steps": 0,
+        "base_lr": 2.0,
+    }
     return recipe("vit_micro2.digits_linf.at_base", changes)
 
 
