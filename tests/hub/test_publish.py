@@ -1,0 +1,99 @@
+"""From a folder to a card and a bundled model, and what is refused on the way."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import robustzoo
+from robustzoo.cards.claims import CardError, Claim
+from robustzoo.cards.published import main_evidence
+from robustzoo.hub import publish
+from robustzoo.models import pixel_model, sha256_file, write_folder
+from robustzoo.registry import entries, recipe
+
+NAME = "vit_micro2.digits_linf.at_base"
+
+
+def evaluated(folder, name=NAME, overrides=None, protocol="pgd-1", n=8):
+    """A model folder with untrained weights and real evidence on a few digits."""
+    made = recipe(name, overrides)
+    write_folder(folder, pixel_model(made), made)
+    model = robustzoo.load(f"local-dir:{folder}")
+    robustzoo.evaluate(model, "digits", protocol=protocol, n=n, out=folder, progress=False)
+    return folder
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout of its own to publish into."""
+    package = tmp_path / "checkout" / "robustzoo"
+    (package / "bundled").mkdir(parents=True)
+    (package.parent / "model_cards").mkdir()
+    lock = package / "weights.lock.json"
+    lock.write_text('{"schema": 1, "models": []}')
+    monkeypatch.setattr(publish, "_PACKAGE", package)
+    monkeypatch.setattr(entries, "_PACKAGE", package)
+    monkeypatch.setattr(entries, "LOCK_FILE", lock)
+    return package
+
+
+def test_publish_copies_writes_the_card_and_locks_the_hash(tmp_path, checkout):
+    folder = evaluated(tmp_path / "run")
+    item = publish.publish_bundled(folder)
+    bundled = checkout / "bundled" / NAME
+    assert (
+        item.weights.sha256
+        == sha256_file(folder / "model.safetensors")
+        == sha256_file(bundled / "model.safetensors")
+    )
+    assert robustzoo.list_models(published_only=True) == [NAME]
+    card = (bundled / "README.md").read_text()
+    assert card == (checkout.parent / "model_cards" / f"{NAME}.md").read_text()
+    (claim,) = Claim.from_card(card)
+    assert claim.robust_correct == main_evidence(bundled).robust_accuracy.correct
+    assert robustzoo.load(NAME).folder == bundled
+    assert robustzoo.verify(NAME, progress=False).outcome == "consistent"
+
+
+def test_publishing_again_replaces_and_keeps_the_other_entries(tmp_path, checkout):
+    publish.publish_bundled(evaluated(tmp_path / "first"))
+    publish.publish_bundled(evaluated(tmp_path / "other", "vit_micro2.digits_linf.trades_base"))
+    item = publish.publish_bundled(evaluated(tmp_path / "second", n=9))
+    locked = json.loads(entries.LOCK_FILE.read_text())["models"]
+    assert [row["name"] for row in locked] == [NAME, "vit_micro2.digits_linf.trades_base"]
+    assert locked[0]["sha256"] == item.weights.sha256
+    assert not list((checkout / "bundled").glob(".*"))
+
+
+def test_a_card_needs_evidence(tmp_path):
+    made = recipe(NAME)
+    write_folder(tmp_path / "run", pixel_model(made), made)
+    with pytest.raises(CardError, match="robustzoo evaluate"):
+        publish.write_card(tmp_path / "run")
+    assert not (tmp_path / "run" / "README.md").exists()
+
+
+def test_evidence_about_other_weights_makes_no_card(tmp_path):
+    folder, other = evaluated(tmp_path / "run"), evaluated(tmp_path / "other")
+    (folder / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+    with pytest.raises(CardError, match=sha256_file(other / "model.safetensors")):
+        publish.card_text(folder)
+
+
+def test_a_changed_recipe_is_not_published_under_a_registry_name(tmp_path, checkout):
+    folder = evaluated(tmp_path / "run", overrides={"base_lr": 0.5})
+    with pytest.raises(CardError, match="changed recipe"):
+        publish.publish_bundled(folder)
+    assert robustzoo.list_models(published_only=True) == []
+
+
+def test_the_main_evidence_is_the_standard_protocol_then_the_larger_set(tmp_path):
+    folder = evaluated(tmp_path / "run", n=8)
+    model = robustzoo.load(f"local-dir:{folder}")
+    robustzoo.evaluate(model, "digits", protocol="pgd-2", n=20, out=folder, progress=False)
+    assert main_evidence(folder).robust_accuracy.n == 20
+    robustzoo.evaluate(model, "digits", protocol="aa-standard", n=2, out=folder, progress=False)
+    assert main_evidence(folder).doc["protocol"]["name"] == "aa-standard"
+    assert main_evidence(tmp_path) is None
