@@ -2,7 +2,7 @@
 
     python benchmarks/oracle_agreement.py --shared ../shared [--case NAME ...] [--attack NAME ...]
 
-Reads oracle/autoattack/<case>/ of the shared folder (weights, images, the verdicts of the reference at several
+Reads oracle/autoattack/<case>/ of the shared folder (weights, images, the verdicts of the reference at some
 seeds) and prints one row per attack. "agree" counts the images with the verdict of the stored reference run.
 """
 
@@ -12,7 +12,6 @@ import argparse
 import json
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from torch import nn
 
 from robustzoo.attacks.autoattack import run_protocol
 from robustzoo.attacks.protocols import protocol
+from robustzoo.registry.threat_model import ThreatModel
 
 
 class Normalised(nn.Module):
@@ -42,7 +42,7 @@ def load_case(folder: Path):
     network.load_state_dict(load_file(folder / "model.safetensors"))
     images = np.load(folder / "images.npz")
     data = [(torch.from_numpy(x), int(y)) for x, y in zip(images["image"], images["label"], strict=True)]
-    threat_model = SimpleNamespace(norm=verdicts["norm"].lower(), eps=verdicts["eps"])
+    threat_model = ThreatModel.parse(f"{verdicts['norm']}:{verdicts['eps']}")
     return Normalised(network, **verdicts["model"]["normalise"]).eval(), data, threat_model, verdicts
 
 

@@ -15,6 +15,7 @@ from robustzoo.attacks.lanes import Lanes, Outcome, Sample, Search, check_finite
 from robustzoo.attacks.pgd_member import PGD
 from robustzoo.attacks.protocols import MAX_TARGETS, Protocol, ProtocolError
 from robustzoo.attacks.square import Square
+from robustzoo.registry.threat_model import ThreatModel
 
 SEARCHES: dict[str, type[Search]] = {"apgd": APGD, "fab": FAB, "square": Square, "pgd": PGD}
 
@@ -55,7 +56,7 @@ def run_protocol(
     dataset,
     ids: Sequence[int],
     protocol: Protocol,
-    threat_model,
+    threat_model: ThreatModel,
     num_classes: int,
     *,
     seed: int,

@@ -11,9 +11,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from robustzoo.attacks.projections import NORMS
+from robustzoo.registry.threat_model import ThreatModel
 
 MAX_TARGETS = 9
 SINGLE_MEMBERS = ("apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "square")
@@ -24,7 +24,8 @@ _COMPOSED = {
 }
 _LATER = ("aa-plus", "aa-rand")
 _PGD = re.compile(r"pgd-([1-9]\d{0,4})")
-_START = {"linf": "uniform-to-the-face", "l2": "gaussian-on-the-sphere"}
+_APGD_START = {"linf": "uniform, scaled to a face", "l2": "gaussian, scaled to the sphere"}
+_SQUARE_START = {"linf": "vertical stripes", "l2": "grid of bumps"}
 
 
 class ProtocolError(ValueError):
@@ -50,8 +51,7 @@ class Member:
 
     @property
     def attempts(self) -> int:
-        """Attempts on a sample that is never broken; attempt a is target a // restarts, restart a %
-        restarts."""
+        """Attempts on a sample that is never broken: for every target, in order, every restart."""
         return max(self.targets, 1) * self.restarts
 
     def to_json(self) -> dict:
@@ -77,23 +77,24 @@ class Protocol:
 
     @property
     def digest(self) -> str:
-        """sha256 (hex) of the canonical JSON of name, norm and members."""
-        document = {"name": self.name, "norm": self.norm, "members": [m.to_json() for m in self.members]}
-        return hashlib.sha256(
-            json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-        ).hexdigest()
+        """sha256 (hex) of the canonical JSON of what `to_json` says beside it."""
+        text = json.dumps(self._document(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def to_json(self) -> dict:
         """{"name", "members", "digest"}, as Evidence stores it."""
-        return {"name": self.name, "members": [m.to_json() for m in self.members], "digest": self.digest}
+        return {**self._document(), "digest": self.digest}
+
+    def _document(self) -> dict:
+        return {"name": self.name, "members": [{"norm": self.norm, **m.to_json()} for m in self.members]}
 
 
-def protocol(name: str, threat_model, num_classes: int) -> Protocol:
+def protocol(name: str, threat_model: ThreatModel, num_classes: int) -> Protocol:
     """The protocol called `name` for the norm of `threat_model` and `num_classes` classes.
 
     Args:
         name: "aa-standard", "apgd-ce+t", "apgd-ce+dlr", "pgd-K" (K iterations), or one member alone.
-        threat_model: anything with `.norm` ("linf" or "l2").
+        threat_model: its norm counts, linf or l2; its epsilon does not.
         num_classes: at least 2.
 
     Raises:
@@ -130,17 +131,14 @@ def _member(attack: str, norm: str, num_classes: int) -> Member:
         return _apgd(attack, "targeted-dlr" if num_classes >= 4 else "targeted-margin", norm, targets)
     if attack == "fab-t":
         constants = {"alpha_max": 0.1, "eta": 1.05, "beta": 0.9, "start": "clean"}
-        return Member(attack, "fab", "targeted-margin", 100, targets=targets, constants=_frozen(constants))
+        return Member(attack, "fab", "targeted-margin", 100, targets=targets, constants=constants)
     constants = {
         "p_init": 0.8,
         "schedule": "not rescaled",
         "corners": "whole image",
         "start": _SQUARE_START[norm],
     }
-    return Member(attack, "square", "margin", 5000, constants=_frozen(constants))
-
-
-_SQUARE_START = {"linf": "vertical stripes", "l2": "grid of bumps"}
+    return Member(attack, "square", "margin", 5000, constants=constants)
 
 
 def _apgd(attack: str, loss: str, norm: str, targets: int = 0) -> Member:
@@ -151,15 +149,11 @@ def _apgd(attack: str, loss: str, norm: str, targets: int = 0) -> Member:
         "first_checkpoint": 0.22,
         "checkpoint_decrement": 0.03,
         "checkpoint_minimum": 0.06,
-        "start": _START[norm],
+        "start": _APGD_START[norm],
     }
-    return Member(attack, "apgd", loss, 100, targets=targets, constants=_frozen(constants))
+    return Member(attack, "apgd", loss, 100, targets=targets, constants=constants)
 
 
 def _pgd(name: str, iterations: int) -> Member:
-    constants = {"step_ratio": 2.5, "start": "uniform-in-the-ball"}
-    return Member(name, "pgd", "cross-entropy", iterations, constants=_frozen(constants))
-
-
-def _frozen(constants: dict) -> Mapping[str, float | str]:
-    return MappingProxyType(constants)
+    constants = {"step_ratio": 2.5, "start": "uniform in the ball"}
+    return Member(name, "pgd", "cross-entropy", iterations, constants=constants)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 
@@ -21,6 +22,7 @@ def test_every_protocol_is_json_and_runs_known_algorithms(name, threat_model):
     document = p.to_json()
     assert document == json.loads(json.dumps(document))
     assert (document["name"], len(document["digest"])) == (name, 64)
+    assert pickle.loads(pickle.dumps(p)) == p, "worker processes receive it"
     assert all(member.algorithm in SEARCHES for member in p.members)
 
 
