@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from robustzoo.models import sha256_file
 from robustzoo.registry import Recipe, recipe
 from robustzoo.registry.overrides import parse_assignments
 
@@ -52,6 +53,9 @@ def parse(argv: Sequence[str] | None = None) -> Job:
         overrides["init"] = "random"
     elif given.init != INIT_FROM_RECIPE:
         init_file = Path(given.init)
+        weights = init_file / "model.safetensors" if init_file.is_dir() else init_file
+        if weights.is_file():  # a missing one is refused, in words, when it is read
+            overrides["init"] = f"file:{sha256_file(weights)}"
     return Job(
         name=given.name,
         out=given.out,

@@ -33,6 +33,7 @@ from robustzoo.models.initial import load_initial
 from robustzoo.models.pixel_model import pixel_model
 from robustzoo.objectives.objective import Objective
 from robustzoo.registry import Recipe
+from robustzoo.registry.recipes import stopped
 from training import processes, zero
 from training.arguments import Job, parse
 from training.export import export_model
@@ -53,7 +54,8 @@ def train(job: Job) -> None:
     recipe = job.recipe()
     objective = Objective(recipe)
     launch = zero.Launch.fit(recipe, processes.world_size(), job.micro_batch_size, job.zero_stage)
-    last_step = min(job.max_steps or recipe.total_steps, recipe.total_steps)
+    all_steps = recipe.stop_after or recipe.total_steps
+    last_step = min(job.max_steps or all_steps, all_steps)
     train_set = load_dataset(recipe.dataset, job.data, "train")
     holdout = load_dataset(recipe.dataset, job.data, "holdout")
 
@@ -151,12 +153,10 @@ def train(job: Job) -> None:
     # ---- Export: the file that is evaluated is the file that is published ---------------------------------
     if group.is_main:
         metrics.close()
-        digest = export_model(run.model, recipe, zero.trained_weights(engine))
-        if last_step < recipe.total_steps:
-            say(
-                f"stopped after {last_step:,} of the recipe's {recipe.total_steps:,} steps: "
-                "not the model that its name means"
-            )
+        exported = stopped(recipe, last_step)
+        digest = export_model(run.model, exported, zero.trained_weights(engine))
+        if exported != recipe:
+            say(f"stopped after {last_step:,} of {recipe.total_steps:,} steps: the model is {exported.name}")
         say(f"exported {run.model} (model.safetensors sha256 {digest})")
     group.barrier()
 

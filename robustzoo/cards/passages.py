@@ -115,7 +115,11 @@ def training(recipe: Recipe) -> str:
 def licences(recipe: Recipe, license: str) -> str:
     """Of the weights, of the data, and of the checkpoint that training started from."""
     dataset, tag = DATASETS[recipe.dataset], timm_tag(recipe)
-    if tag is None:
+    if recipe.init.startswith("file:"):
+        start = (
+            f"a local file, sha256 {recipe.init.removeprefix('file:')}, whose licence its author must state."
+        )
+    elif tag is None:
         start = "random; no other model's weights are in this one."
     else:
         start = (

@@ -38,6 +38,8 @@ def load_initial(network: nn.Module, init: str | Path) -> str:
         return _fill(network, _read_file(init), str(init))
     if init == "random":
         return "random weights"
+    if init.startswith("file:"):
+        raise InitialWeightsError(f"this recipe starts from a local {init}: give that file with --init PATH")
     tag, at, revision = init.removeprefix("timm:").partition("@")
     if not (init.startswith("timm:") and tag and at and revision):
         raise InitialWeightsError(f"init {init!r} is neither random, timm:TAG@REVISION nor a Path")

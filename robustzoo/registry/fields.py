@@ -80,8 +80,11 @@ FIELDS: dict[str, Field] = {
     "num_classes": Field("int", "classes", low=2, fixed=True),
     "mean": Field("floats", "subtracted from pixels inside the model"),
     "std": Field("floats", "divides centred pixels inside the model", above=0),
-    "init": Field("text", "initial weights: random, or timm:TAG@REVISION"),
+    "init": Field("text", "initial weights: random, timm:TAG@REVISION, or file:SHA256"),
     "total_steps": Field("int", "optimizer steps, length of the schedules", low=1, high=_MANY),
+    "stop_after": Field(
+        "int", "optimizer steps really taken; none: all of total_steps", low=1, high=_MANY, optional=True
+    ),
     "batch_size": Field("int", "images in one optimizer step, over all ranks", low=1, high=_MANY),
     "warmup_steps": Field("int", "steps of linear learning-rate warm-up", low=0, high=_MANY),
     "optimizer": Field("text", "optimizer; weight decay is coupled in both", choices=("sgd", "adam")),
@@ -111,7 +114,7 @@ FIELDS: dict[str, Field] = {
     "trh_stop_gradient": Field("bool", "the clean softmax is a constant in TRADES' trace"),
 }
 
-_INIT = re.compile(r"random|timm:[A-Za-z0-9_.\-]+@(?:[0-9a-f]{40}|unpinned)", re.ASCII)
+_INIT = re.compile(r"random|timm:[A-Za-z0-9_.\-]+@(?:[0-9a-f]{40}|unpinned)|file:[0-9a-f]{64}", re.ASCII)
 
 
 def unknown_field(key: object, where: str, known: Mapping[str, Any] | None = None) -> RecipeError:
@@ -144,7 +147,7 @@ def read_value(key: str, value: object) -> Any:
         raise _refused(key, field, value)
     if key == "init" and not _INIT.fullmatch(typed):
         raise RecipeError(
-            f"init: {value!r} is not allowed: expected random or timm:TAG@REVISION (40 hex digits, or "
+            f"init: {value!r} is not allowed: expected random, timm:TAG@REVISION (40 hex digits, or "
             f"unpinned); a local file is given to training with --init PATH"
         )
     return typed
@@ -168,6 +171,10 @@ def check_together(values: Mapping[str, Any]) -> None:
             values["warmup_steps"] > values["total_steps"],
             "warmup_steps {warmup_steps} is more than total_steps "
             "{total_steps}: set both, or a smaller warmup_steps",
+        ),
+        (
+            (values["stop_after"] or 0) >= values["total_steps"],
+            "stop_after {stop_after} is not below total_steps {total_steps}: set stop_after=none",
         ),
         (
             values["attack_warmup_steps"] > values["total_steps"],

@@ -58,6 +58,7 @@ class Recipe:
     std: tuple[float, ...]
     init: str
     total_steps: int
+    stop_after: int | None
     batch_size: int
     warmup_steps: int
     optimizer: str
@@ -237,6 +238,20 @@ def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = N
     digest = science_digest(values)
     full_name = base_name if digest == original else changed_name(base_name, digest)
     return Recipe(name=full_name, base_name=base_name, sources=sources, **values)
+
+
+def stopped(made: Recipe, steps: int) -> Recipe:
+    """The recipe of a training that took only `steps` optimizer steps: another name, unless that is all.
+
+    Raises:
+        RecipeError: steps is below 1 or above total_steps.
+    """
+    if steps == made.total_steps:
+        return made
+    values = {key: getattr(made, key) for key in FIELDS}
+    values, sources = apply_overrides(values, made.sources, {"stop_after": steps}, "the training stopped")
+    name = changed_name(made.base_name, science_digest(values))
+    return Recipe(name=name, base_name=made.base_name, sources=sources, **values)
 
 
 def _read_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:

@@ -23,7 +23,7 @@ from robustzoo.registry import (
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS
 from robustzoo.registry.describe import describe
 from robustzoo.registry.fields import FIELDS, read_value, write_value
-from robustzoo.registry.recipes import science_digest
+from robustzoo.registry.recipes import science_digest, stopped
 
 DIGITS = "vit_micro2.digits_linf."
 BUDGET = ("total_steps", "batch_size", "warmup_steps", "optimizer", "base_lr", "momentum", "attack_steps")
@@ -75,7 +75,7 @@ def test_names_and_digests_are_unique():
 def test_a_digest_is_stable_across_versions_and_processes():
     """Published folders carry digests: a change of this value needs a line in the change log."""
     digest = recipe("vit_l16.imagenet_linf.at_trh").digest
-    assert digest == "52b013276317e2c7393672eda0985e40c77975f528fbd6dd30da1b8a3ffbf092"
+    assert digest == "0bc6b9d07f0b396bfb5c95e961c1348ff54ff3bb6834a6b1bb3b2565cfc21c7e"
 
 
 def _another(field: str, value: object) -> object:
@@ -309,3 +309,21 @@ def test_changed_recipes_round_trip(name, changes):
     assert recipe(name, as_text) == made
     assert (made.name == name) == (made.digest == recipe(name).digest)
     assert write_value(made.threat_model) == str(made.threat_model)
+
+
+def test_a_training_that_stopped_early_has_another_name():
+    made = recipe(DIGITS + "at_trh")
+    short = stopped(made, 20)
+    assert short.name == f"{made.name}+{short.digest[:8]}" and short.base_name == made.name
+    assert (short.stop_after, short.total_steps) == (20, made.total_steps)
+    assert stopped(made, made.total_steps) is made
+    assert Recipe.from_json(short.to_json()) == short
+    with pytest.raises(RecipeError, match="stop_after"):
+        stopped(made, made.total_steps + 1)
+
+
+def test_a_local_initial_file_is_part_of_the_recipe():
+    made = recipe(DIGITS + "at_trh", {"init": f"file:{'a' * 64}"})
+    assert made.name != made.base_name
+    with pytest.raises(RecipeError, match="init"):
+        recipe(DIGITS + "at_trh", {"init": "file:weights.safetensors"})

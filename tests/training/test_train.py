@@ -113,7 +113,7 @@ def test_the_run_folder_says_everything(train, tmp_path, capsys):
     assert train([AT_TRH, *small(), *extra]) == 0
     said = capsys.readouterr().err
     assert "3 steps of 8 images, each 2 (F + B) + T = 7 F" in said
-    assert "stopped after 3 of the recipe's 4 steps" in said
+    assert "stopped after 3 of 4 steps: the model is vit_micro2.digits_linf.at_trh+" in said
     assert "left 0:00:00" in said and sha256_file(run / "model/model.safetensors") in said
 
     plan = parse([AT_TRH, *small(), "--out", "x"]).recipe()
