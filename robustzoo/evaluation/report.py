@@ -39,7 +39,9 @@ def report(evidence: Evidence) -> str:
 
 
 def _witnesses(doc: dict) -> str:
-    stored = doc["witnesses"]
+    stored, broken = doc["witnesses"], sum(doc["counts"]["broken_by"].values())
+    if not broken:
+        return "witnesses: none, since no image was broken"
     if stored is None:
         return "witnesses: not stored (with a folder to write to, each broken image gets one)"
     return f"witnesses: {stored['count']} in {stored['file']}"
