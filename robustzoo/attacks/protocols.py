@@ -135,7 +135,7 @@ def _member(attack: str, norm: str, num_classes: int) -> Member:
     constants = {
         "p_init": 0.8,
         "schedule": "not rescaled",
-        "corners": "whole image",
+        "corners": "below H - s, W - s",
         "start": _SQUARE_START[norm],
     }
     return Member(attack, "square", "margin", 5000, constants=constants)

@@ -1,7 +1,8 @@
 """Square Attack (Andriushchenko et al. 2020): random search with squares, no gradients.
 
-A square may lie anywhere in the image. (The published implementation draws its corner from [0, H - s) and so
-never moves the last row and column once squares are small, which leaves part of a small image unsearched.)
+The corner of a square of side s is drawn from rows 0 to H - s - 1, as in the published implementation, so
+that small squares never touch the last row and column. Drawing from the whole image is a stronger attack on
+small images (8x8 digits, L2: 112 of 200 robust instead of 124), but not the one behind published numbers.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ class Square(Search):
 
         row, column: (L,) uniform in [0, 1), which place the corner.
         """
-        top = (row * (len(self.rows) - sides + 1)).long()
-        left = (column * (len(self.columns) - sides + 1)).long()
+        top = (row * (len(self.rows) - sides)).long()
+        left = (column * (len(self.columns) - sides)).long()
         down, right = self.rows - top.unsqueeze(1), self.columns - left.unsqueeze(1)
         inside_rows = (down >= 0) & (down < sides.unsqueeze(1))
         inside_columns = (right >= 0) & (right < sides.unsqueeze(1))

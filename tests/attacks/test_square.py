@@ -64,7 +64,7 @@ def searching(norm, shape=(3, 6, 10), lanes=40, eps=0.1, low=0.3, high=0.7):
 @pytest.mark.parametrize("low, high", [(0.3, 0.7), (0.0, 1.0)])
 def test_proposals_stay_in_the_ball_and_change_windows_only(norm, low, high):
     search, lanes, g = searching(norm, low=low, high=high)
-    for query in range(300):
+    for query in range(120):
         before, best = search.points, search.best
         assert in_ball(search.points, lanes.x, norm, 0.1).all()
         if norm == "linf" and query:
@@ -79,29 +79,39 @@ def test_proposals_stay_in_the_ball_and_change_windows_only(norm, low, high):
     assert search.best.isfinite().all()
 
 
-def test_windows_reach_every_place(toys):
+def test_windows_lie_where_the_published_ranges_put_them():
+    """Corners in rows 0 to H - s - 1: all but the last row and column, unless s is their length."""
     search, _, _ = searching("linf", shape=(1, 4, 5), lanes=1)
-    corner = torch.linspace(0, 1 - 2**-24, 50)
-    covered = torch.zeros(4, 5, dtype=torch.bool)
-    for row in corner:
-        for column in corner:
-            covered |= search._window(torch.tensor([2]), row.view(1), column.view(1))[2][0, 0]
-    assert covered.all()
+    grid = torch.linspace(0, 1 - 2**-24, 9)
+    for s, rows, columns in ((2, 3, 4), (4, 4, 4), (1, 3, 4)):
+        covered = torch.zeros(4, 5, dtype=torch.bool)
+        for row in grid:
+            for column in grid:
+                covered |= search._window(torch.tensor([s]), row.view(1), column.view(1))[2][0, 0]
+        expected = torch.zeros(4, 5, dtype=torch.bool)
+        expected[:rows, :columns] = True
+        assert torch.equal(covered, expected)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_linear_model_breaks_at_a_quarter_above_its_minimal_epsilon(norm, toys):
-    model = toys.Linear(4, (1, 6, 6))
-    x = toys.random_images(40, (1, 6, 6), 0.4, 0.6)
+@pytest.mark.parametrize("norm, enough", [("linf", 1.25), ("l2", 1.5)])
+def test_linear_model_breaks_near_its_minimal_epsilon(norm, enough, toys):
+    """Weights in blocks of 4, as squares can follow them, and none in the last row and column.
+
+    The published L2 proposals, bumps of at least 3x3, come within 1.25 of the optimum only now and then.
+    """
+    shape = (1, 13, 13)
+    model = toys.Linear(2, shape)
+    blocks = model.weight.data.view(2, 13, 13)[:, :3, :3].repeat_interleave(4, 1).repeat_interleave(4, 2)
+    model.weight.data = torch.nn.functional.pad(blocks, (0, 1, 0, 1)).reshape(2, -1)
+    model.bias.data = -0.5 * model.weight.data.sum(1)
+    x = toys.random_images(20, shape, 0.4, 0.6)
     data = toys.labelled(model, x)
     minimal = model.minimal_epsilon(x, torch.tensor([y for _, y in data]), norm)
-    i = int((minimal - 0.05 * (1 if norm == "linf" else 6)).abs().argmin())
-    outcomes = []
-    for factor in (1.25, 0.98):
-        threat_model = ThreatModel.parse(f"{norm}:{float(minimal[i]) * factor:.9f}")
-        p = protocol("square", threat_model, 4)
-        if factor < 1:
-            p = replace(p, members=(replace(p.members[0], iterations=500),))
-        (result,) = run_protocol(model, data, [i], p, threat_model, 4, seed=0, micro_batch_size=1)
-        outcomes.append(result.robust)
-    assert outcomes == [False, True]
+    for i in minimal.argsort()[-2:].tolist():
+        assert minimal[i] < (0.2 if norm == "linf" else 1.5), "the optimum is inside the box"
+        for factor, queries, broken in ((enough, 5000, True), (0.98, 300, False)):
+            threat_model = ThreatModel.parse(f"{norm}:{float(minimal[i]) * factor:.9f}")
+            p = protocol("square", threat_model, 2)
+            p = replace(p, members=(replace(p.members[0], iterations=queries),))
+            (result,) = run_protocol(model, data, [i], p, threat_model, 2, seed=0, micro_batch_size=1)
+            assert result.robust != broken, (i, factor)
