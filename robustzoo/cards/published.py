@@ -9,21 +9,25 @@ from robustzoo.registry.entries import Entry
 
 
 def main_evidence(folder: str | Path, *, validate: bool = True) -> Evidence | None:
-    """The evidence that a folder's card states: aa-standard before other protocols, then the most images.
+    """The evidence that listings speak of: aa-standard before other protocols, then the most images.
 
     None where the folder has no evidence.
 
     Raises:
         EvidenceError: a malformed file in the folder's `evidence/`.
     """
-    found = [
-        Evidence.load(path, validate=validate) for path in sorted(Path(folder, "evidence").glob("*.json"))
-    ]
-    return min(
-        found,
-        key=lambda e: (e.doc["protocol"]["name"] != "aa-standard", -e.doc["counts"]["n"]),
-        default=None,
-    )
+    return next(iter(all_evidence(folder, validate=validate)), None)
+
+
+def all_evidence(folder: str | Path, *, validate: bool = True) -> list[Evidence]:
+    """Every evidence of a folder, the main one first: a card states all, so that none hides another.
+
+    Raises:
+        EvidenceError: a malformed file in the folder's `evidence/`.
+    """
+    paths = sorted(Path(folder, "evidence").glob("*.json"))
+    found = [Evidence.load(path, validate=validate) for path in paths]
+    return sorted(found, key=lambda e: (e.doc["protocol"]["name"] != "aa-standard", -e.doc["counts"]["n"]))
 
 
 def published_evidence(item: Entry) -> Evidence | None:

@@ -15,6 +15,7 @@ from torch import nn
 from robustzoo.attacks.frozen import frozen
 from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.metadata import weights_sha256
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset
 from robustzoo.evaluation import machine
@@ -88,11 +89,16 @@ def verify(
         raise VerificationError(f'require is {require!r}; expected "confirmed" or None')
     if seed is not None and same_seed:
         raise VerificationError(f"seed {seed} and same_seed were both given; expected one of them")
-    claims = Claim.from_card(_card_text(folder, card))
+    text = _card_text(folder, card)
+    claims = Claim.from_card(text)
     documents = _evidence_documents(folder)
     weights = folder / "model.safetensors"
     pairs = [(claim, *_closest(claim, documents)) for claim in claims]
-    for expected in (sha256, *(evidence.doc["model"]["sha256"] for _, evidence, _ in pairs)):
+    for expected in (
+        sha256,
+        weights_sha256(text),
+        *(evidence.doc["model"]["sha256"] for _, evidence, _ in pairs),
+    ):
         if expected is not None:
             verify_sha256(weights, expected, next_step="restore the weights, or evaluate these weights anew")
     found = sha256_file(weights)

@@ -9,7 +9,7 @@ from robustzoo.cards.claims import CardError
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.files import write_atomic
 from robustzoo.cards.lint import lint_card
-from robustzoo.cards.published import main_evidence
+from robustzoo.cards.published import all_evidence
 from robustzoo.cards.render import render_card
 from robustzoo.models.folder import read_folder, read_recipe
 from robustzoo.models.weights_file import sha256_file
@@ -21,28 +21,29 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def card_text(folder: str | Path) -> str:
-    """The card of a model folder, from its recipe and its main evidence.
+    """The card of a model folder, from its recipe and all its evidence.
 
     Raises:
         CardError: no evidence in the folder, evidence of other weights, or a card that fails the lint.
     """
     folder = Path(folder)
     recipe = read_recipe(folder)
-    evidence = main_evidence(folder)
-    if evidence is None:
+    documents = all_evidence(folder)
+    if not documents:
         raise CardError(
             f"{folder}: no evidence in {folder / 'evidence'}, so there is nothing to claim; "
             f"run `robustzoo evaluate {folder}` first"
         )
     sha256 = sha256_file(folder / "model.safetensors")
-    if evidence.doc["model"]["sha256"] != sha256:
-        raise CardError(
-            f"{folder}: the evidence is about weights {evidence.doc['model']['sha256']}, "
-            f"the folder holds {sha256}; "
-            f"run `robustzoo evaluate {folder}` again"
-        )
-    text = render_card(recipe, evidence, sha256)
-    problems = lint_card(text, recipe=recipe, evidence=evidence)
+    for evidence in documents:
+        if evidence.doc["model"]["sha256"] != sha256:
+            raise CardError(
+                f"{folder}: the {evidence.doc['protocol']['name']} evidence is about weights "
+                f"{evidence.doc['model']['sha256']}, the folder holds {sha256}; delete that file from "
+                f"{folder / 'evidence'} and run `robustzoo evaluate {folder}` again"
+            )
+    text = render_card(recipe, documents, sha256)
+    problems = lint_card(text, recipe=recipe, evidence=documents)
     if problems:
         raise CardError(f"{folder}: the card does not pass the lint:\n- " + "\n- ".join(problems))
     return text
@@ -98,12 +99,11 @@ def publish_bundled(folder: str | Path) -> Entry:
 
 
 def _files_to_publish(folder: Path) -> list[Path]:
-    """Weights, config and the main evidence with its witnesses; other evidence stays with its author."""
-    evidence = main_evidence(folder)
+    """Weights, config, and all evidence with its witnesses: what the card speaks of."""
     files = [folder / "model.safetensors", folder / "config.json"]
     for path in sorted((folder / "evidence").glob("*.json")):
-        if Evidence.load(path).doc == evidence.doc:
-            files.append(path)
-    if evidence.doc["witnesses"] is not None:
-        files.append(folder / "evidence" / evidence.doc["witnesses"]["file"])
+        files.append(path)
+        witnesses = Evidence.load(path).doc["witnesses"]
+        if witnesses is not None:
+            files.append(path.parent / witnesses["file"])
     return files

@@ -10,7 +10,7 @@ import robustzoo
 from robustzoo.cards.claims import CardError, Claim
 from robustzoo.cards.published import main_evidence
 from robustzoo.hub import publish
-from robustzoo.models import pixel_model, sha256_file, write_folder
+from robustzoo.models import HashMismatch, pixel_model, sha256_file, write_folder
 from robustzoo.registry import entries, recipe
 
 NAME = "vit_micro2.digits_linf.at_base"
@@ -97,3 +97,20 @@ def test_the_main_evidence_is_the_standard_protocol_then_the_larger_set(tmp_path
     robustzoo.evaluate(model, "digits", protocol="aa-standard", n=2, out=folder, progress=False)
     assert main_evidence(folder).doc["protocol"]["name"] == "aa-standard"
     assert main_evidence(tmp_path) is None
+
+
+def test_a_card_states_every_evidence_so_that_none_hides_another(tmp_path):
+    folder = evaluated(tmp_path / "run", protocol="pgd-1", n=9)
+    model = robustzoo.load(f"local-dir:{folder}")
+    robustzoo.evaluate(model, "digits", protocol="apgd-ce", n=5, out=folder, progress=False)
+    claims = Claim.from_card(publish.card_text(folder))
+    assert {(claim.protocol, claim.n) for claim in claims} == {("pgd-1", 9), ("apgd-ce", 5)}
+
+
+def test_a_card_about_other_weights_is_refused(tmp_path):
+    folder = evaluated(tmp_path / "run")
+    path = publish.write_card(folder)
+    found = sha256_file(folder / "model.safetensors")
+    path.write_text(path.read_text().replace(found, "f" * 64))
+    with pytest.raises(HashMismatch, match="f" * 64):
+        robustzoo.verify(f"local-dir:{folder}", progress=False)
