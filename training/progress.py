@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from training.run_folder import write_text
+from robustzoo import atomic_files
 
 
 def say(text: str) -> None:
@@ -25,7 +25,7 @@ class Metrics:
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines()
             kept = [line for line in lines if _is_record(line) and json.loads(line)["step"] <= done_steps]
-            write_text(path, "".join(line + "\n" for line in kept))
+            atomic_files.write_text(path, "".join(line + "\n" for line in kept))
         self._stream: TextIO = path.open("a", encoding="utf-8")
 
     def write(self, step: int, **values: Any) -> None:

@@ -13,10 +13,11 @@ any moment leaves the previous checkpoint, or the new one, and never a part of o
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
+
+from robustzoo import atomic_files
 
 SCHEMA = "robustzoo.run/1"
 _TEMPORARY, _DISCARDED, _MANIFEST = ".writing-", ".discarded-", "manifest.json"
@@ -67,7 +68,7 @@ class RunFolder:
         """Write config.json where there is none, and remove what a killed process left behind."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not self.config.exists():
-            write_text(self.config, json.dumps({"schema": SCHEMA} | settings, indent=1) + "\n")
+            atomic_files.write_text(self.config, json.dumps({"schema": SCHEMA} | settings, indent=1) + "\n")
         self.checkpoints.mkdir(exist_ok=True)
         for prefix in (_TEMPORARY, _DISCARDED):
             for path in self.checkpoints.glob(f"{prefix}*"):
@@ -98,14 +99,16 @@ class RunFolder:
         written, final = self.writing(step), self.checkpoint(step)
         files = [path for path in written.iterdir() if path.is_file()]
         for path in files:
-            _fsync(path)
+            atomic_files.sync(path)
         sizes = {path.name: path.stat().st_size for path in sorted(files)}
-        write_text(written / _MANIFEST, json.dumps({"step": step, "files": sizes}, indent=1) + "\n")
+        atomic_files.write_text(
+            written / _MANIFEST, json.dumps({"step": step, "files": sizes}, indent=1) + "\n"
+        )
         if final.exists():
             self._discard(final)
         written.replace(final)
-        _fsync(self.checkpoints)
-        write_text(self.checkpoints / "latest", final.name + "\n")
+        atomic_files.sync(self.checkpoints)
+        atomic_files.write_text(self.checkpoints / "latest", final.name + "\n")
         for step_before in self._steps()[:-keep]:
             self._discard(self.checkpoint(step_before))
 
@@ -132,22 +135,3 @@ class RunFolder:
         shutil.rmtree(doomed, ignore_errors=True)
         folder.replace(doomed)
         shutil.rmtree(doomed)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file by a complete new one."""
-    temporary = path.with_name(f".{path.name}.writing")
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
-    _fsync(path.parent)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from robustzoo import atomic_files
 from robustzoo.cards.evidence_rules import SCHEMA_ID, EvidenceError, check_document, check_samples, count
-from robustzoo.cards.files import write_atomic
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.threat_model import ThreatModel
 
@@ -139,7 +139,7 @@ class Evidence:
             EvidenceError: as `validate`; nothing is written then.
         """
         self.validate()
-        write_atomic(path, _canonical(self.doc))
+        atomic_files.write_bytes(path, _canonical(self.doc))
 
     def validate(self) -> None:
         """Check the schema, and that counts, accuracies and order follow from the samples.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robustzoo.cards.files import write_atomic
+from robustzoo import atomic_files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,7 +108,7 @@ class Witnesses:
         }
         # One metadata key only: with several, safetensors writes them in an order that varies.
         content = save({k: np.ascontiguousarray(v) for k, v in tensors.items()}, metadata={"format": "pt"})
-        write_atomic(path, content)
+        atomic_files.write_bytes(path, content)
         return hashlib.sha256(content).hexdigest()
 
     @classmethod

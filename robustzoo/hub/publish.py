@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from robustzoo import atomic_files
 from robustzoo.cards.claims import CardError
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.files import write_atomic
 from robustzoo.cards.lint import lint_card
 from robustzoo.cards.published import all_evidence
 from robustzoo.cards.render import render_card
@@ -52,7 +52,7 @@ def card_text(folder: str | Path) -> str:
 def write_card(folder: str | Path) -> Path:
     """Write the card of a model folder as its README.md."""
     path = Path(folder) / "README.md"
-    write_atomic(path, card_text(folder).encode())
+    atomic_files.write_text(path, card_text(folder))
     return path
 
 
@@ -84,10 +84,9 @@ def publish_bundled(folder: str | Path) -> Entry:
         copy = staging / path.relative_to(folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
-    write_atomic(staging / "README.md", text.encode())
-    shutil.rmtree(target, ignore_errors=True)
-    staging.replace(target)
-    write_atomic(cards / f"{recipe.name}.md", text.encode())
+    atomic_files.write_text(staging / "README.md", text)
+    atomic_files.replace_folder(staging, target)
+    atomic_files.write_text(cards / f"{recipe.name}.md", text)
     weights = target / "model.safetensors"
     item = Entry(
         recipe.name,

@@ -6,7 +6,6 @@ of normalised images; `read_folder` gives a PixelModel of pixels.
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from timm import __version__ as timm_version
 from torch import nn
 
+from robustzoo import atomic_files
 from robustzoo.keyed_noise import uniform
 from robustzoo.models.architectures import build_network
 from robustzoo.models.folder_config import REFERENCE_SEED, read_config, render_config
@@ -78,12 +78,11 @@ def write_folder(folder: str | Path, model: PixelModel, recipe: Recipe, *, overw
     try:
         write_weights(staging / WEIGHTS, weights)
         logits = _reference_logits(_assemble(skeleton, recipe, weights), REFERENCE_SEED)
-        _write_text(staging / CONFIG, render_config(recipe, skeleton, logits.tolist()))
-        _fsync_folder(staging)
+        atomic_files.write_text(staging / CONFIG, render_config(recipe, skeleton, logits.tolist()))
         digest = sha256_file(staging / WEIGHTS)
         if not _holds_the_same(folder, staging):
             _require_replaceable(folder, overwrite)
-            _move_into_place(staging, folder)
+            atomic_files.replace_folder(staging, folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return digest
@@ -193,37 +192,6 @@ def _require_replaceable(folder: Path, overwrite: bool) -> None:
             f"{folder} already holds another model; its card and evidence would not fit the new weights. "
             "Choose another path, or pass overwrite=True to replace all of it"
         )
-
-
-def _move_into_place(staging: Path, folder: Path) -> None:
-    """One rename for a new folder; for an old one two, and the old one comes back if the second fails."""
-    if not folder.exists() or not any(folder.iterdir()):
-        staging.replace(folder)
-    else:
-        old = staging.with_name(staging.name + ".old")
-        folder.replace(old)
-        try:
-            staging.replace(folder)
-        except OSError:
-            old.replace(folder)
-            raise
-        shutil.rmtree(old)
-    _fsync_folder(folder.parent)
-
-
-def _write_text(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _fsync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _read_card(path: Path) -> str | None:

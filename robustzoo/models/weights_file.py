@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,8 @@ import safetensors
 import torch
 from safetensors.torch import save
 from torch import Tensor
+
+from robustzoo import atomic_files
 
 METADATA = {"format": "pt"}  # timm and transformers refuse a file whose metadata lacks it
 _LARGEST_HEADER = 8 * 2**20  # bytes; ViT-L/16 needs 30 kB
@@ -88,12 +89,9 @@ def weights_for_export(state: Mapping[str, Tensor], expected: Mapping[str, Tenso
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Save and fsync; no time stamps, so equal weights give equal bytes."""
+    """Write the file, whole or not at all; no time stamps, so equal weights give equal bytes."""
     # save_file would make the file private to its user (mode 0600), so the bytes are written here.
-    with path.open("wb") as stream:
-        stream.write(save(dict(sorted(weights.items())), metadata=METADATA))
-        stream.flush()
-        os.fsync(stream.fileno())
+    atomic_files.write_bytes(path, save(dict(sorted(weights.items())), metadata=METADATA))
 
 
 def read_weights(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from robustzoo import atomic_files
 from robustzoo.registry.catalog import IncompatibleName, all_names, check_compatible
 from robustzoo.registry.names import UnknownName, did_you_mean, parse
 from robustzoo.registry.recipes import Recipe, recipe
@@ -143,18 +144,7 @@ def write_lock(entries: Iterable[Entry], path: str | os.PathLike[str] | None = N
         _read_row(row, item.name)
         rows[item.name] = row
     text = json.dumps({"schema": 1, "models": [rows[name] for name in sorted(rows)]}, indent=1) + "\n"
-    import tempfile  # only here: reading the registry stays quick
-
-    handle, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(file)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    atomic_files.write_text(file, text)
 
 
 def _read_row(row: object, where: str) -> tuple[str, Weights]:

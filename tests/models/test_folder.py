@@ -160,7 +160,7 @@ def test_a_failure_on_the_way_leaves_the_old_folder(folder, small_model, small_r
     def full_disk(path, text):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(folder_module, "_write_text", full_disk)
+    monkeypatch.setattr(folder_module.atomic_files, "write_text", full_disk)
     with pytest.raises(OSError, match="No space left"):
         write_folder(folder, small_model, small_recipe, overwrite=True)
     assert sha256_file(folder / "model.safetensors") == before

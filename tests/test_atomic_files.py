@@ -1,0 +1,70 @@
+"""Files and folders are replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from robustzoo import atomic_files
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_new_file_and_its_folders(tmp_path):
+    atomic_files.write_text(tmp_path / "a" / "b" / "file", "é\n")
+    assert (tmp_path / "a" / "b" / "file").read_bytes() == "é\n".encode()
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "a" / "b" / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert names(tmp_path / "a" / "b") == ["file"]
+
+
+def test_an_old_file_keeps_its_permissions(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    path.chmod(0o640)
+    atomic_files.write_bytes(path, b"new")
+    assert path.read_bytes() == b"new" and path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failure_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, call):
+    path = tmp_path / "file"
+    path.write_text("old")
+    path.chmod(0o600)
+
+    def fail(*_):
+        assert len(names(tmp_path)) == 2  # the new content stands beside the old file, not in it
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(*((os, "fsync", fail) if call == "fsync" else (Path, "replace", fail)))
+    with pytest.raises(OSError, match="no space"):
+        atomic_files.write_text(path, "new")
+    assert path.read_text() == "old" and path.stat().st_mode & 0o777 == 0o600
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("old", [None, [], ["kept", "gone"]])
+def test_a_folder_is_replaced_with_all_it_held(tmp_path, old):
+    folder, staging = tmp_path / "folder", tmp_path / ".staging"
+    staging.mkdir()
+    (staging / "kept").write_text("new")
+    if old is not None:
+        folder.mkdir()
+    for name in old or ():
+        (folder / name).write_text("old")
+    atomic_files.replace_folder(staging, folder)
+    assert names(tmp_path) == ["folder"] and names(folder) == ["kept"]
+    assert (folder / "kept").read_text() == "new"
+
+
+def test_the_old_folder_comes_back_if_the_new_one_cannot_be_moved(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "file").write_text("old")
+    with pytest.raises(FileNotFoundError):
+        atomic_files.replace_folder(tmp_path / "absent", folder)
+    assert names(tmp_path) == ["folder"] and (folder / "file").read_text() == "old"
