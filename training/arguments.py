@@ -111,7 +111,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="change the recipe")
     add("--seed", type=_seed, default=0, metavar="K", help="seed of everything random (default 0)")
-    add("--resume", action="store_true", help="continue RUN from its newest whole checkpoint")
+    add(
+        "--resume",
+        action="store_true",
+        help="continue RUN from its newest whole checkpoint (from step 0 if it has none yet)",
+    )
     add("--checkpoint-every", type=_positive, metavar="N", help="optimizer steps (default: 1/20 of the run)")
     add("--validate-every", type=_positive, metavar="N", help="optimizer steps (default: 1/20 of the run)")
     add("--log-every", type=_positive, default=10, metavar="N", help="optimizer steps (default 10)")

@@ -13,6 +13,7 @@ any moment leaves the previous checkpoint, or the new one, and never a part of o
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from robustzoo import atomic_files
 
 SCHEMA = "robustzoo.run/1"
 _TEMPORARY, _DISCARDED, _MANIFEST = ".writing-", ".discarded-", "manifest.json"
+_ANEW = "restore it, or begin a new run in another --out"
 
 
 class RunFolderError(ValueError):
@@ -41,19 +43,14 @@ class RunFolder:
         """Whether a run may start or continue here: the optimizer steps already done. Writes nothing.
 
         settings: JSON-able; what is under the key "fixed" must be the same when a run is resumed. A run
-        without a whole checkpoint, and a folder that is absent or empty, resume at step 0.
+        without a whole checkpoint resumes at step 0.
 
         Raises:
-            RunFolderError: a folder in use without `resume`, or a run with other fixed settings.
+            RunFolderError: as `check_place`, or a run with other fixed settings.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise RunFolderError(f"{self.path} is a file; choose another --out")
-        if not self.path.exists() or all(path.name.startswith(".") for path in self.path.iterdir()):
-            return 0
+        self.check_place(resume=resume)
         if not resume:
-            raise RunFolderError(
-                f"{self.path} is not empty; continue its run with --resume, or choose another --out"
-            )
+            return 0
         before, fixed = self.settings()["fixed"], settings["fixed"]
         changed = [key for key in sorted({*before, *fixed}) if before.get(key) != fixed.get(key)]
         if changed:
@@ -64,12 +61,48 @@ class RunFolder:
             )
         return self.latest_step() or 0
 
+    def check_place(self, *, resume: bool) -> None:
+        """The part of `check` that needs nothing but the folder. Writes nothing.
+
+        Raises:
+            RunFolderError: no folder can be here, one in use without `resume`, or no run to resume.
+        """
+        try:
+            place = self.path
+            while not place.exists() and place != place.parent:
+                place = place.parent
+            if not place.is_dir():
+                raise RunFolderError(f"{place} is a file; choose another --out")
+            if not os.access(place, os.W_OK | os.X_OK):
+                raise RunFolderError(f"{place} is not writable; choose another --out")
+            in_use = place == self.path and any(not p.name.startswith(".") for p in place.iterdir())
+        except OSError as error:
+            raise RunFolderError(f"cannot use {self.path}: {error}; choose another --out") from error
+        if resume and not in_use:
+            raise RunFolderError(f"{self.path} has no run to resume; leave out --resume to start one there")
+        if resume:
+            self.settings()
+        elif in_use and self.config.exists():
+            raise RunFolderError(
+                f"{self.path} is not empty; continue its run with --resume, or choose another --out"
+            )
+        elif in_use:
+            raise RunFolderError(f"{self.path} is not empty, and holds no run; choose another --out")
+
     def begin(self, settings: dict[str, Any]) -> None:
-        """Write config.json where there is none, and remove what a killed process left behind."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        if not self.config.exists():
-            atomic_files.write_text(self.config, json.dumps({"schema": SCHEMA} | settings, indent=1) + "\n")
-        self.checkpoints.mkdir(exist_ok=True)
+        """Write config.json where there is none, and remove what a killed process left behind.
+
+        Raises:
+            RunFolderError: nothing can be written there.
+        """
+        try:
+            if not self.config.exists():
+                atomic_files.write_text(
+                    self.config, json.dumps({"schema": SCHEMA} | settings, indent=1) + "\n"
+                )
+            self.checkpoints.mkdir(exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(f"cannot write in {self.path}: {error}; choose another --out") from error
         for prefix in (_TEMPORARY, _DISCARDED):
             for path in self.checkpoints.glob(f"{prefix}*"):
                 shutil.rmtree(path)
@@ -79,11 +112,13 @@ class RunFolder:
         try:
             document = json.loads(self.config.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise RunFolderError(f"{self.path} is not a run folder: it has no config.json") from error
-        except ValueError as error:
-            raise RunFolderError(f"{self.config} is not JSON: {error}") from error
+            raise RunFolderError(
+                f"{self.path} is not a run folder: it has no config.json; give the --out of a run"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise RunFolderError(f"{self.config} cannot be read: {error}; {_ANEW}") from error
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise RunFolderError(f"{self.config} is not a configuration of schema {SCHEMA}")
+            raise RunFolderError(f"{self.config} is not a configuration of schema {SCHEMA}; {_ANEW}")
         return document
 
     def checkpoint(self, step: int) -> Path:

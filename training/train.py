@@ -82,6 +82,8 @@ def train(job: Job) -> None:
         metrics = Metrics(run.metrics, done)
         say(f"{recipe.name}: {len(train_set):,} images, {launch.describe(recipe)}, starting from {initial}")
         what = f"resuming after step {done:,}" if done else "cost"
+        if job.resume and not done:
+            what = "resuming at step 0, for there is no whole checkpoint yet"
         say(f"{what}: {expected_cost(recipe, max(last_step - done, 0))}")
 
     # ---- Steps --------------------------------------------------------------------------------------------

@@ -32,14 +32,40 @@ def test_a_folder_in_use_needs_resume(run):
     assert run.check(SETTINGS, resume=True) == 0
 
 
+def test_absent_and_empty_folders_start_at_zero_and_have_nothing_to_resume(tmp_path):
+    (tmp_path / ".hidden").touch()
+    for path in (tmp_path, tmp_path / "absent", tmp_path / "absent" / "deep"):
+        assert RunFolder(path).check(SETTINGS, resume=False) == 0
+        with pytest.raises(RunFolderError, match="has no run to resume; leave out --resume to start one"):
+            RunFolder(path).check(SETTINGS, resume=True)
+
+
 @pytest.mark.parametrize("resume", [False, True])
-def test_absent_and_empty_folders_start_at_zero(tmp_path, resume):
-    for path in (tmp_path, tmp_path / "absent"):
-        assert RunFolder(path).check(SETTINGS, resume=resume) == 0
+def test_where_no_folder_can_be(tmp_path, monkeypatch, resume):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "run" / "deep"):
+        with pytest.raises(RunFolderError, match="file is a file; choose another --out"):
+            RunFolder(path).check(SETTINGS, resume=resume)
+    with pytest.raises(RunFolderError, match="cannot use .*; choose another --out"):
+        RunFolder(tmp_path / ("n" * 300)).check(SETTINGS, resume=resume)
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # nothing is closed to the superuser
+    with pytest.raises(RunFolderError, match="is not writable; choose another --out"):
+        RunFolder(tmp_path / "run").check(SETTINGS, resume=resume)
+
+
+def test_a_disk_that_refuses(tmp_path, monkeypatch):
+    def full(path, text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("robustzoo.atomic_files.write_text", full)
+    with pytest.raises(RunFolderError, match="No space left on device; choose another --out"):
+        RunFolder(tmp_path / "run").begin(SETTINGS)
 
 
 def test_no_run_there(tmp_path):
     (tmp_path / "thesis.tex").touch()
+    with pytest.raises(RunFolderError, match="not empty, and holds no run; choose another --out"):
+        RunFolder(tmp_path).check(SETTINGS, resume=False)
     with pytest.raises(RunFolderError, match=r"no config\.json"):
         RunFolder(tmp_path).check(SETTINGS, resume=True)
     with pytest.raises(RunFolderError, match="is a file"):
@@ -94,7 +120,7 @@ def test_a_damaged_checkpoint_is_passed_over(run, damage):
 @pytest.mark.parametrize("text", ["[]", "{", '{"schema": "another"}'])
 def test_a_foreign_configuration(run, text):
     run.config.write_text(text)
-    with pytest.raises(RunFolderError, match=r"config\.json"):
+    with pytest.raises(RunFolderError, match=r"config\.json.*; restore it, or begin a new run"):
         run.check(SETTINGS, resume=True)
 
 

@@ -150,7 +150,7 @@ def test_only_training_images_are_touched(train, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "moment", ["before the first checkpoint", "in a step", "while a checkpoint is written"]
 )
-def test_interrupted_and_resumed(train, tmp_path, monkeypatch, stage, moment):
+def test_interrupted_and_resumed(train, tmp_path, monkeypatch, capsys, stage, moment):
     arguments = [TRADES_TRH, *small(), "--zero", stage, "--checkpoint-every", "2"]
     assert train([*arguments, "--out", str(tmp_path / "whole")]) == 0
 
@@ -178,7 +178,11 @@ def test_interrupted_and_resumed(train, tmp_path, monkeypatch, stage, moment):
         patch.setattr(Objective, "terms", dying(Objective, "terms"))
         patch.setattr(RunFolder, "commit", dying(RunFolder, "commit"))
         train([*arguments, *out])
+    capsys.readouterr()
     assert train([*arguments, *out, "--resume"]) == 0
+    at_zero = moment == "before the first checkpoint"
+    where = "at step 0, for there is no whole checkpoint yet:" if at_zero else "after step 2:"
+    assert f"resuming {where}" in capsys.readouterr().err
     for file in ("model/model.safetensors", "model/config.json"):
         assert sha256_file(tmp_path / "killed" / file) == sha256_file(tmp_path / "whole" / file)
     logs = [(tmp_path / run / "metrics.jsonl").read_text().splitlines() for run in ("killed", "whole")]
@@ -246,6 +250,7 @@ def test_divergence_stops_and_names_the_last_good_checkpoint(train, tmp_path, ca
         ([AT_TRH, "--set", "attack_steps=many"], "attack_steps"),
         ([AT_TRH, "--batch-size", "10", "--micro-batch", "3"], "the nearest that do: 1, 2, 5"),
         ([AT_TRH, "--init", "nowhere.safetensors"], "no such file"),
+        ([AT_TRH, "--resume"], "has no run to resume; leave out --resume to start one"),
     ],
 )
 def test_bad_input_is_refused_in_words_and_nothing_is_written(train, tmp_path, capsys, arguments, words):
@@ -276,9 +281,8 @@ def test_a_run_is_not_continued_as_another(train, tmp_path, capsys, changes, wor
 
 
 def test_a_longer_run_of_the_same_recipe(train, tmp_path, weights):
-    for steps in ("2", "4"):
-        assert (
-            train([AT_TRH, *small(), "--out", str(tmp_path / "grown"), "--max-steps", steps, "--resume"]) == 0
-        )
+    grown = [AT_TRH, *small(), "--out", str(tmp_path / "grown")]
+    assert train([*grown, "--max-steps", "2"]) == 0
+    assert train([*grown, "--max-steps", "4", "--resume"]) == 0
     assert train([AT_TRH, *small(), "--out", str(tmp_path / "straight"), "--max-steps", "4"]) == 0
     assert largest_difference(weights(tmp_path / "grown/model"), weights(tmp_path / "straight/model")) == 0
