@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from robustzoo.models import sha256_file
 from robustzoo.registry import Recipe, recipe
 from robustzoo.registry.overrides import parse_assignments
 
@@ -35,7 +34,22 @@ class Job:
 
     def recipe(self) -> Recipe:
         """The recipe to train, changes applied. Raises what `robustzoo.registry.recipe` raises."""
-        return recipe(self.name, self.overrides or None)
+        changes = dict(self.overrides)
+        if self.initial_weights is not None:
+            from robustzoo.models import (
+                sha256_file,
+            )  # only here: bad usage is answered before torch is loaded
+
+            changes["init"] = f"file:{sha256_file(self.initial_weights)}"
+        return recipe(self.name, changes or None)
+
+    @property
+    def initial_weights(self) -> Path | None:
+        """The file that --init PATH means; None without one, and where there is no such file."""
+        if self.init_file is None:
+            return None
+        file = self.init_file / "model.safetensors" if self.init_file.is_dir() else self.init_file
+        return file if file.is_file() else None
 
 
 def parse(argv: Sequence[str] | None = None) -> Job:
@@ -53,9 +67,6 @@ def parse(argv: Sequence[str] | None = None) -> Job:
         overrides["init"] = "random"
     elif given.init != INIT_FROM_RECIPE:
         init_file = Path(given.init)
-        weights = init_file / "model.safetensors" if init_file.is_dir() else init_file
-        if weights.is_file():  # a missing one is refused, in words, when it is read
-            overrides["init"] = f"file:{sha256_file(weights)}"
     return Job(
         name=given.name,
         out=given.out,

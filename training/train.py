@@ -24,9 +24,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: `training` and robustzoo
+
+from training.usage import refuse_bad_usage
+
+if __name__ == "__main__":
+    refuse_bad_usage()  # at once: what is imported below takes seconds
+
+import torch
 
 from robustzoo.data import TrainingOrder, augment, load_dataset, training_batches
 from robustzoo.models.initial import load_initial

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,17 @@ def test_hardware_does_not(flags):
 )
 def test_initial_weights(given, overrides, file):
     job = parse([NAME, "--out", "run", "--init", given])
-    assert (job.overrides, job.init_file) == (overrides, file)
+    assert (job.overrides, job.init_file, job.initial_weights) == (overrides, file, None)
+
+
+def test_a_local_file_is_a_change_of_the_recipe(tmp_path):
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"weights")
+    for given in (weights, tmp_path):
+        job = parse([NAME, "--out", "run", "--init", str(given)])
+        assert job.initial_weights == weights
+        assert job.recipe().init == f"file:{sha256(b'weights').hexdigest()}"
+        assert job.recipe().name != NAME
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_where_no_folder_can_be(tmp_path, monkeypatch, resume):
     for path in (tmp_path / "file", tmp_path / "file" / "run" / "deep"):
         with pytest.raises(RunFolderError, match="file is a file; choose another --out"):
             RunFolder(path).check(SETTINGS, resume=resume)
-    with pytest.raises(RunFolderError, match="cannot use .*; choose another --out"):
+    with pytest.raises(RunFolderError, match=r"cannot use .*; choose another --out"):
         RunFolder(tmp_path / ("n" * 300)).check(SETTINGS, resume=resume)
     monkeypatch.setattr("os.access", lambda path, mode: False)  # nothing is closed to the superuser
     with pytest.raises(RunFolderError, match="is not writable; choose another --out"):
