@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 
 import click
@@ -36,15 +35,15 @@ def _table(rows: list[list[str]]) -> str:
 
 
 @click.command()
-@click.argument("pattern", default="*")
+@click.argument("pattern", required=False)
 @click.option("--published", is_flag=True, help="Only models whose weights can be loaded.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
-def ls(pattern: str, published: bool, as_json: bool) -> None:
+def ls(pattern: str | None, published: bool, as_json: bool) -> None:
     """List the zoo: every name that has a recipe, and the numbers of those with weights.
 
     PATTERN is a shell pattern such as '*.digits_linf.*'.
     """
-    names = [n for n in list_models(published_only=published) if fnmatch.fnmatch(n, pattern)]
+    names = list_models(pattern, published_only=published)
     records = []
     for name in names:
         item = entry(name)
@@ -56,7 +55,8 @@ def ls(pattern: str, published: bool, as_json: bool) -> None:
         click.echo(json.dumps(records, indent=1))
         return
     if not records:
-        click.echo(f"no model matches {pattern!r}; `robustzoo ls` shows all {len(list_models())}")
+        what = "no weights are published" if pattern is None else f"no model matches {pattern!r}"
+        click.echo(f"{what}; `robustzoo ls` shows all {len(list_models())} names")
         return
     keys = ["name", "threat_model", "weights", "clean", "robust", "protocol"]
     records.sort(key=lambda r: (r["weights"] == "recipe only", r["name"]))

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -90,10 +91,22 @@ def published() -> list[Entry]:
     return [Entry(name, recipe(name), weights) for name, weights in sorted(read_lock().items())]
 
 
-def list_models(published_only: bool = False) -> list[str]:
-    """Names of the zoo, sorted: all that have a recipe, or those with weights to load."""
+def list_models(pattern: str | None = None, *, published_only: bool = False) -> list[str]:
+    """Names of the zoo, sorted: all that have a recipe, or those with weights to load.
+
+    Args:
+        pattern: a shell pattern such as "*.digits_linf.*"; None: every name.
+
+    Raises:
+        TypeError: a pattern that is no text, or published_only that is no bool.
+    """
+    if pattern is not None and not isinstance(pattern, str):
+        raise TypeError(f'pattern {pattern!r} is no text; expected a shell pattern such as "*.digits_linf.*"')
+    if not isinstance(published_only, bool):
+        raise TypeError(f"published_only {published_only!r} is no bool; expected True or False")
     locked = read_lock()
-    return sorted(locked) if published_only else sorted({*all_names(), *locked})
+    names = sorted(locked) if published_only else sorted({*all_names(), *locked})
+    return names if pattern is None else [name for name in names if fnmatchcase(name, pattern)]
 
 
 def _registry_name(name: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from robustzoo.cli import group
-from robustzoo.registry import all_names, recipe
+from robustzoo.registry import all_names, list_models, recipe
 
 
 def run(*arguments: str):
@@ -32,7 +32,12 @@ def test_ls_json_is_filtered_by_pattern():
 
 
 def test_ls_without_a_match_says_so():
-    assert "no model matches" in run("ls", "nothing*").stdout
+    assert "no model matches 'nothing*'" in run("ls", "nothing*").stdout
+
+
+def test_ls_published_is_filtered_by_pattern_too():
+    records = json.loads(run("ls", "--published", "--json", "*.at_*").stdout)
+    assert [r["name"] for r in records] == list_models("*.at_*", published_only=True)
 
 
 def test_show_of_an_unpublished_name_gives_the_training_command():

@@ -47,6 +47,31 @@ def test_listing_agrees_with_the_lock():
     assert all(item.weights is not None for item in published())
 
 
+def test_listing_by_pattern():
+    names = list_models()
+    assert list_models("*") == names and list_models("") == list_models("vit") == []
+    digits = list_models("*.digits_linf.*")
+    assert digits == [name for name in names if ".digits_linf." in name] != []
+    assert list_models("vit_[bl]16.*.at_trh") == [
+        "vit_b16.imagenet_l2.at_trh",
+        "vit_b16.imagenet_linf.at_trh",
+        "vit_l16.imagenet_l2.at_trh",
+        "vit_l16.imagenet_linf.at_trh",
+    ]
+    assert list_models("*.DIGITS_linf.*") == []
+    assert list_models("*_trh", published_only=True) == [n for n in sorted(read_lock()) if n.endswith("_trh")]
+
+
+def test_listing_is_strict_about_types():
+    for wrong in (True, 3, ["*"], b"*"):
+        with pytest.raises(TypeError, match="expected a shell pattern"):
+            list_models(wrong)
+    with pytest.raises(TypeError, match="expected True or False"):
+        list_models(published_only="*")
+    with pytest.raises(TypeError):
+        list_models("*", True)
+
+
 @pytest.mark.parametrize("item", published(), ids=lambda item: item.name)
 def test_pinned_folders_are_there(item):
     if item.weights.folder is not None:
