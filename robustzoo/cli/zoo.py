@@ -8,6 +8,7 @@ import click
 
 from robustzoo.registry import entry, list_models
 from robustzoo.registry import recipe as make_recipe
+from robustzoo.registry.describe import describe, training_command
 from robustzoo.registry.entries import Entry
 from robustzoo.registry.overrides import parse_assignments
 
@@ -78,7 +79,7 @@ def show(name: str, as_json: bool) -> None:
         "recipe_digest": item.recipe.digest,
         "weights": None if weights is None else vars(weights),
         **_numbers(item),
-        "train": f"deepspeed training/train.py {item.name} --data DIR --out runs/{item.name}",
+        "train": training_command(item.recipe),
     }
     if as_json:
         click.echo(json.dumps(record, indent=1))
@@ -105,8 +106,6 @@ def recipe(name: str, assignments: tuple[str, ...], as_json: bool) -> None:
 
     NAME is a registry name or the path of a JSON recipe.
     """
-    from robustzoo.registry.describe import describe
-
     chosen = make_recipe(name, parse_assignments(assignments))
     if as_json:
         click.echo(json.dumps(chosen.to_json(), indent=1))

@@ -14,6 +14,7 @@ from robustzoo.hub.fetch import (
     promised_sha256,
 )
 from robustzoo.registry import UnknownName, entry, recipe
+from robustzoo.registry.describe import training_command
 
 if TYPE_CHECKING:
     from robustzoo.models import PixelModel
@@ -94,7 +95,7 @@ def resolve_folder(
         if registered.weights is None:
             raise NotPublished(
                 f"no weights of {registered.name} are published. Train them:\n"
-                f"  deepspeed training/train.py {registered.name} --data DIR --out runs/{registered.name}\n"
+                f"  {training_command(registered.recipe)}\n"
                 f"or build it with random weights: robustzoo.load({registered.name!r}, pretrained=False)"
             )
         return _pinned_folder(registered, cache_dir, local_files_only, token)

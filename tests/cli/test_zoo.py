@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -43,6 +44,14 @@ def test_ls_published_is_filtered_by_pattern_too():
 def test_show_of_an_unpublished_name_gives_the_training_command():
     shown = run("show", "vit_l16.imagenet_linf.at_trh").stdout
     assert "deepspeed training/train.py vit_l16.imagenet_linf.at_trh" in shown and "none published" in shown
+
+
+@pytest.mark.parametrize("name", all_names())
+def test_show_asks_for_data_only_where_a_dataset_needs_files(name):
+    data = "" if ".digits_" in name else " --data DIR"
+    command = f"deepspeed training/train.py {name}{data} --out runs/{name}"
+    assert json.loads(run("show", name, "--json").stdout)["train"] == command
+    assert re.search(rf"^train +{re.escape(command)}$", run("show", name).stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", all_names())

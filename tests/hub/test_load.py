@@ -99,6 +99,13 @@ def test_an_unpublished_name_gives_the_training_command(lock, name):
     assert "pretrained=False" in str(caught.value)
 
 
+def test_the_training_command_of_digits_asks_for_no_files(lock):
+    entries.write_lock([])
+    with pytest.raises(NotPublished) as caught:
+        robustzoo.load(NAME)
+    assert f"deepspeed training/train.py {NAME} --out runs/{NAME}\n" in str(caught.value)
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_any_compatible_name_can_be_built(name):
     model = robustzoo.load(name, pretrained=False)
