@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES, IncompatibleName, all_names
+from robustzoo.registry.catalog import (
+    ARCHITECTURES,
+    DATASETS,
+    DEFENCES,
+    LOSSES,
+    THREATS,
+    IncompatibleName,
+    all_names,
+)
 from robustzoo.registry.threat_model import NORMS
 
 __all__ = ["IncompatibleName", "ModelName", "UnknownName", "did_you_mean", "parse", "suggest"]
@@ -82,9 +90,12 @@ def parse(text: str) -> ModelName:
     if not dataset:
         raise _unknown(text, f"{dataset_threat!r} is not dataset_threat, such as imagenet_linf")
     if dataset not in DATASETS:
-        raise _unknown(text, _not_in("dataset", dataset, DATASETS))
+        raise _unknown(
+            text,
+            _not_in("dataset", dataset, DATASETS, {d for a in ARCHITECTURES.values() for d in a.datasets}),
+        )
     if norm not in NORMS:
-        raise _unknown(text, _not_in("norm", norm, NORMS))
+        raise _unknown(text, _not_in("norm", norm, NORMS, {n for d, n in THREATS if d == dataset}))
     loss, weight, modifiers = _parse_method(text, method)
     return ModelName(architecture, dataset, norm, loss, weight, modifiers)
 
@@ -93,7 +104,7 @@ def _parse_method(text: str, method: str) -> tuple[str, str | None, tuple[str, .
     head, *modifiers = method.split("_")
     match = _LOSS.fullmatch(head)
     if match is None or match["loss"] not in LOSSES:
-        raise _unknown(text, _not_in("loss", head, LOSSES))
+        raise _unknown(text, _not_in("loss", head, LOSSES, {k for k in LOSSES if LOSSES[k].available}))
     loss, weight = match["loss"], match["weight"]
     if weight is not None:
         default = LOSSES[loss].default_weight
@@ -115,7 +126,8 @@ def _parse_method(text: str, method: str) -> tuple[str, str | None, tuple[str, .
         if modifier == "base":
             raise _unknown(text, "base means no modifier, so it cannot stand beside one")
         if modifier not in DEFENCES:
-            raise _unknown(text, _not_in("modifier", modifier, ["base", *DEFENCES]))
+            usable = {"base", *(key for key, defence in DEFENCES.items() if defence.available)}
+            raise _unknown(text, _not_in("modifier", modifier, ["base", *DEFENCES], usable))
     slots = [DEFENCES[modifier].slot for modifier in modifiers]
     if len(set(modifiers)) < len(modifiers):
         raise _unknown(text, "a modifier is repeated")
@@ -127,8 +139,12 @@ def _parse_method(text: str, method: str) -> tuple[str, str | None, tuple[str, .
     return loss, weight, tuple(modifiers)
 
 
-def _not_in(noun: str, value: str, known: Iterable[str]) -> str:
-    return f"unknown {noun} {value[:80]!r} (known: {', '.join(known)})"
+def _not_in(noun: str, value: str, known: Iterable[str], usable: Container[str] | None = None) -> str:
+    """`usable`: those of `known` that have recipes in this version; default: all."""
+    words = list(known)
+    others = [] if usable is None else [word for word in words if word not in usable]
+    later = f"; not in this version: {', '.join(others)}" if others else ""
+    return f"unknown {noun} {value[:80]!r} (known: {', '.join(w for w in words if w not in others)}{later})"
 
 
 def _unknown(text: str, problem: str) -> UnknownName:

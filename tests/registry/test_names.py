@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robustzoo.registry import IncompatibleName, UnknownName, all_names, check_compatible
-from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, LOSSES, THREATS
+from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES, THREATS
 from robustzoo.registry.names import ModelName, parse, suggest
+from robustzoo.registry.threat_model import NORMS
 
 V = "vit_l16.imagenet_linf."
 # Grammatical names and their parts; the last column: "ok", or what makes the combination impossible.
@@ -134,6 +135,29 @@ def test_refused_names_say_why(text, problem):
     message = str(caught.value)
     assert problem in message
     assert not message.startswith(("'\"", '"')), "printed plainly, not as the repr of a KeyError"
+
+
+def _available(table):
+    return {key for key, row in table.items() if row.available}
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "usable"),
+    [
+        ("vit_micro2.digits_linf.at_thr", ["base", *DEFENCES], {"base"} | _available(DEFENCES)),
+        ("vit_micro2.digits_linf.rst_trh", LOSSES, _available(LOSSES)),
+        ("vit_micro2.mnist_linf.at_trh", DATASETS, {d for a in ARCHITECTURES.values() for d in a.datasets}),
+        ("vit_b16.imagenet_l0.at_trh", NORMS, {"linf", "l2"}),
+        ("vit_micro2.digits_l0.at_trh", NORMS, {"linf"}),
+        ("vit_s16.imagenet_l2.at_trh", ARCHITECTURES, set(ARCHITECTURES)),
+    ],
+)
+def test_what_is_not_in_this_version_is_not_offered(text, known, usable):
+    with pytest.raises(UnknownName) as caught:
+        parse(text)
+    offered = f"(known: {', '.join(key for key in known if key in usable)}"
+    later = ", ".join(key for key in known if key not in usable)
+    assert offered + (f"; not in this version: {later})" if later else ")") in str(caught.value)
 
 
 @pytest.mark.parametrize(
