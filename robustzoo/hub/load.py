@@ -66,7 +66,8 @@ def load(
             model = read_folder(folder)
             if registered is not None and model.name != registered.name:
                 raise FolderError(
-                    f"{folder} is pinned as {registered.name} but holds {model.name}; report this"
+                    f"{folder} is pinned as {registered.name} but holds {model.name}; reinstall the package "
+                    "robustzoo, and report this if it stays"
                 )
             return model
         wanted = read_recipe(folder)
@@ -107,13 +108,14 @@ def resolve_folder(
         )
         promised = promised_sha256(folder / _WEIGHTS)
         if promised is not None:
-            again = download_command(repo, commit, cache_dir, force=True)
-            verify_sha256(folder / _WEIGHTS, promised, next_step=f"replace the cached file: {again}")
+            again = _download_again(folder, repo, commit, cache_dir)
+            verify_sha256(folder / _WEIGHTS, promised, next_step=again)
         return folder
     folder = Path(text.removeprefix("local-dir:"))
     if not folder.is_dir():
         raise FolderError(
-            f"{folder} is not a folder; expected a model folder (model.safetensors and config.json)"
+            f"{folder} is not a folder; expected a model folder (model.safetensors and config.json), or a "
+            "name that `robustzoo ls` lists"
         )
     return folder
 
@@ -144,14 +146,19 @@ def _pinned_folder(
         folder = fetch_folder(
             weights.repo, weights.commit, cache_dir=cache_dir, local_files_only=local_files_only, token=token
         )
-        again = download_command(weights.repo, weights.commit, cache_dir, force=True)
-        next_step = f"replace the cached file: {again}"
+        next_step = _download_again(folder, weights.repo, weights.commit, cache_dir)
     else:
         folder = weights.folder
         next_step = (
-            "this installation is damaged; reinstall robustzoo"
+            "this installation is damaged; reinstall the package robustzoo"
             if weights.source == "bundled"
             else "the folder is part of the repository, not of the package; restore it in a git checkout"
         )
     verify_sha256(folder / _WEIGHTS, weights.sha256, expected_bytes=weights.bytes, next_step=next_step)
     return folder
+
+
+def _download_again(folder: Path, repo: str, commit: str, cache_dir: str | Path | None) -> str:
+    file = (folder / _WEIGHTS).resolve()  # the snapshot's file is a link to this one
+    again = download_command(repo, commit, cache_dir, force=True)
+    return f"delete the cached file {file} and download it again:\n  {again}"

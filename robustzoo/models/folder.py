@@ -108,7 +108,10 @@ def read_folder(folder: str | Path, sha256: str | None = None, check_logits: boo
         raise FolderError(f"{folder} is not a folder; expected a model folder ({WEIGHTS} and {CONFIG})")
     if sha256 is not None:
         verify_sha256(
-            folder / WEIGHTS, sha256, next_step=f"replace {folder} by a fresh copy of the published folder"
+            folder / WEIGHTS,
+            sha256,
+            next_step=f"{folder} was changed; take the original again, or evaluate what it holds now under a "
+            "name of its own",
         )
     config = read_config(folder / CONFIG)
     recipe = config.recipe
@@ -128,7 +131,7 @@ def read_folder(folder: str | Path, sha256: str | None = None, check_logits: boo
                 f"{(found - wanted).abs().max().item():.3g} (allowed: {_ATOL}). Either the weights or the "
                 f"normalisation (mean {recipe.mean}, std {recipe.std}) are not those of the export, or torch "
                 f"{torch.__version__} or timm {timm_version} computes another function from them; "
-                "the published numbers would not hold. Fetch the folder again, or change the version"
+                "the published numbers would not hold. Take the original folder again, or change the version"
             )
     model.name, model.recipe, model.threat_model, model.folder = (
         recipe.name,

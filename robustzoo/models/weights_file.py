@@ -15,6 +15,7 @@ from torch import Tensor
 from robustzoo import atomic_files
 
 METADATA = {"format": "pt"}  # timm and transformers refuse a file whose metadata lacks it
+_AGAIN = "take the original again"
 _LARGEST_HEADER = 8 * 2**20  # bytes; ViT-L/16 needs 30 kB
 
 
@@ -44,7 +45,7 @@ def sha256_file(path: str | Path) -> str:
 
 
 def verify_sha256(
-    path: str | Path, expected: str, *, expected_bytes: int | None = None, next_step: str = "fetch it again"
+    path: str | Path, expected: str, *, expected_bytes: int | None = None, next_step: str = _AGAIN
 ) -> None:
     """Return silently if the file has the expected hash.
 
@@ -111,7 +112,7 @@ def read_weights(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
             for name in expected:
                 weights[name] = stream.get_tensor(name).clone()  # a view of the mapped file otherwise
     except safetensors.SafetensorError as error:
-        raise FolderError(f"{path} is not a valid safetensors file: {error}") from error
+        raise FolderError(f"{path} is not a valid safetensors file: {error}; {_AGAIN}") from error
     for name, tensor in weights.items():
         _require_finite(name, tensor, f"{path} is unusable")
     return weights
@@ -130,7 +131,7 @@ def _read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     if text is None:
         raise FolderError(
             f"{path} is no complete safetensors file: {size} bytes, but its first 8 bytes announce a "
-            f"header of {length} bytes. It is truncated or of another format; fetch it again"
+            f"header of {length} bytes. It is truncated or of another format; {_AGAIN}"
         )
     try:
         entries = json.loads(text)
@@ -144,12 +145,12 @@ def _read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
         if size != complete:
             raise FolderError(
                 f"{path} is {'truncated' if size < complete else 'too long'}: {size} bytes, but its header "
-                f"describes {complete} bytes; fetch it again"
+                f"describes {complete} bytes; {_AGAIN}"
             )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         if isinstance(error, FolderError):
             raise
-        raise FolderError(f"{path} has an unreadable safetensors header ({error}); fetch it again") from error
+        raise FolderError(f"{path} has an unreadable safetensors header ({error}); {_AGAIN}") from error
     return header
 
 

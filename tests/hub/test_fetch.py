@@ -87,7 +87,9 @@ def test_cached_and_corrupt(pinned, cache, published, name, no_request):
     damaged = damage(weights)
     with pytest.raises(HashMismatch) as caught:
         robustzoo.load(name, cache_dir=cache)
-    for word in (sha256_file(published / "model.safetensors"), sha256_file(weights), f"{len(damaged)} bytes"):
+    advice = f"delete the cached file {weights.resolve()} and download it again:\n  hf download {REPO}"
+    hashes = sha256_file(published / "model.safetensors"), sha256_file(weights)
+    for word in (*hashes, f"{len(damaged)} bytes", advice):
         assert word in str(caught.value)
     assert weights.read_bytes() == damaged  # reported, never silently deleted
     assert not no_request
