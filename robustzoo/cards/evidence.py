@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robustzoo import atomic_files
-from robustzoo.cards.evidence_rules import SCHEMA_ID, EvidenceError, check_document, check_samples, count
+from robustzoo.cards.evidence_rules import (
+    SCHEMA_ID,
+    EvidenceError,
+    check_document,
+    check_samples,
+    check_schema_id,
+    count,
+)
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.threat_model import ThreatModel
 
@@ -113,23 +120,28 @@ class Evidence:
         """Read a document.
 
         Args:
-            validate: False skips the checks (for listings that must be quick, of files known to be good).
+            validate: False skips all checks but the schema's name (for listings that must be quick, of files
+                known to be good).
 
         Raises:
-            FileNotFoundError: no such file.
-            EvidenceError: not JSON, another schema, a malformed field, or facts that contradict each other.
+            EvidenceError: no such file, unreadable, not JSON, another schema, a malformed field, or facts
+                that contradict each other. The message names the file and the next step.
         """
-        text = Path(path).read_bytes()
+        try:
+            text = Path(path).read_bytes()
+        except OSError as error:
+            raise EvidenceError(
+                "the top level", f"the file cannot be read ({error.strerror or error})", str(path)
+            ) from error
         try:
             doc = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
-            raise EvidenceError(
-                str(path),
-                f"not a JSON document ({error}); restore the file or run `robustzoo evaluate` again",
-            ) from error
+            raise EvidenceError("the top level", f"not a JSON document ({error})", str(path)) from error
         evidence = cls(doc)
-        if validate:
-            evidence.validate()
+        try:
+            check_document(doc) if validate else check_schema_id(doc)
+        except EvidenceError as error:
+            raise EvidenceError(error.path, error.problem, str(path)) from error
         return evidence
 
     def save(self, path: str | Path) -> None:

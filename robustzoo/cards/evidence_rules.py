@@ -16,28 +16,42 @@ from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
 SCHEMA_ID = "robustzoo.evidence/1"
 # Bounds are written with 9 decimals; older releases of scipy are good to fewer.
 _BOUND_TOLERANCE = 1e-7
+_NEXT_STEP = "restore the file, or remove it and measure again with `robustzoo evaluate`"
 
 
 class EvidenceError(ValueError):
-    """Evidence that cannot be trusted. `path` names the offending field, for example `samples[3].robust`."""
+    """Evidence that cannot be trusted. `path` names the offending field, for example `samples[3].robust`.
 
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"evidence is invalid at {path}: {problem}")
+    `file` is the document's file where it was read from one; the message then says what to do about it.
+    """
+
+    def __init__(self, path: str, problem: str, file: str | None = None) -> None:
+        text = f"evidence is invalid at {path}: {problem}"
+        super().__init__(text if file is None else f"{file}: {text}\nNext: {_NEXT_STEP}")
         self.path = path
         self.problem = problem
+        self.file = file
 
 
 def check_document(doc: Any) -> None:
     """Raise EvidenceError at the first field that is malformed or contradicts another."""
-    if isinstance(doc, dict) and doc.get("schema", SCHEMA_ID) != SCHEMA_ID:
-        raise EvidenceError(
-            "schema",
-            f"{doc['schema']!r} is not {SCHEMA_ID!r}, the one this version reads; "
-            "update robustzoo, or evaluate again with `robustzoo evaluate`",
-        )
+    if isinstance(doc, dict) and "schema" in doc:
+        check_schema_id(doc)
     _check_schema(doc, schema(), ())
     for path, problem in _contradictions(doc):
         raise EvidenceError(path, problem)
+
+
+def check_schema_id(doc: Any) -> None:
+    """Raise EvidenceError unless this is an object that calls itself an Evidence of this version."""
+    if not isinstance(doc, dict):
+        raise EvidenceError("the top level", f"expected an object, got {type(doc).__name__}")
+    if doc.get("schema") != SCHEMA_ID:
+        raise EvidenceError(
+            "schema",
+            f"{doc.get('schema')!r} is not {SCHEMA_ID!r}, the one this version reads; "
+            "update robustzoo, or evaluate again with `robustzoo evaluate`",
+        )
 
 
 def check_samples(samples: Any) -> None:

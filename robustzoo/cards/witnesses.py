@@ -120,11 +120,16 @@ class Witnesses:
 
         Raises:
             FileNotFoundError: no such file.
-            WitnessError: another hash, truncated or corrupt, or not the layout of a witness file.
+            WitnessError: unreadable, another hash, truncated or corrupt, or not the layout of a witness file.
         """
         import numpy as np
 
-        content = Path(path).read_bytes()
+        try:
+            content = Path(path).read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise WitnessError(f"{path} cannot be read ({error.strerror or error}); {_NEXT_STEP}") from error
         found = hashlib.sha256(content).hexdigest()
         if sha256 is not None and found != sha256:
             raise WitnessError(

@@ -205,7 +205,7 @@ def test_a_forged_number_is_refused_on_load(evidence, tmp_path):
 def test_what_is_not_json_says_so_and_what_to_do(tmp_path, content):
     path = tmp_path / "e.json"
     path.write_bytes(content)
-    with pytest.raises(EvidenceError, match="robustzoo evaluate"):
+    with pytest.raises(EvidenceError, match=r"(?s)e.json: .*not a JSON.*Next: restore .*robustzoo evaluate"):
         Evidence.load(path)
 
 
@@ -213,8 +213,30 @@ def test_what_is_not_json_says_so_and_what_to_do(tmp_path, content):
 def test_json_that_is_no_document(tmp_path, content):
     path = tmp_path / "e.json"
     path.write_bytes(content)
-    with pytest.raises(EvidenceError):
-        Evidence.load(path)
+    for validate in (True, False):
+        with pytest.raises(EvidenceError, match=r"(?s)e.json: .*Next: restore the file"):
+            Evidence.load(path, validate=validate)
+
+
+def test_a_file_that_cannot_be_read_is_named_with_a_next_step(tmp_path):
+    for path in (tmp_path / "absent.json", tmp_path):
+        with pytest.raises(EvidenceError, match=r"(?s)cannot be read.*Next: restore the file") as caught:
+            Evidence.load(path)
+        assert str(path) in str(caught.value)
+
+
+def test_another_schema_and_a_malformed_field_name_the_file(evidence, tmp_path):
+    path = tmp_path / "e.json"
+    evidence.save(path)
+    for old, new, words in (
+        ("evidence/1", "evidence/9", "at schema.*update robustzoo"),
+        ('"n": 10', '"n": 11', "at counts.n"),
+    ):
+        other = tmp_path / "other.json"
+        other.write_text(path.read_text().replace(old, new))
+        with pytest.raises(EvidenceError, match=rf"(?s)other.json: .*{words}.*Next: ") as caught:
+            Evidence.load(other)
+        assert caught.value.file == str(other)
 
 
 @pytest.mark.parametrize("samples", [[], [{}], [{"id": "x"}], [None], 3 * [{"id": 1, "label": 0}]], ids=repr)
