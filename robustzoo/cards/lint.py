@@ -9,6 +9,8 @@ from typing import Any
 from robustzoo.cards.claims import Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.metadata import CardError, read_block
+from robustzoo.cards.render import results_table
+from robustzoo.cards.visible import differences
 from robustzoo.registry.catalog import IncompatibleName, check_compatible
 from robustzoo.registry.names import UnknownName, parse
 from robustzoo.registry.recipes import Recipe
@@ -45,6 +47,8 @@ def lint_card(
         return [*problems, error.problem]
     problems += _name(claims[0].model_name, recipe)
     problems += _body(text, block, claims)
+    if documents:
+        problems += _table(text, documents)
     if recipe is not None:
         problems += _recipe(block, claims, recipe)
     if evidence is not None:
@@ -107,10 +111,15 @@ def _body(text: str, block: dict[str, Any], claims: Sequence[Claim]) -> Iterator
         yield "the text does not state the sha256 of the weights"
     if f'robustzoo.load("{claims[0].model_name}")' not in body:
         yield f'the text does not say how to load the model: robustzoo.load("{claims[0].model_name}")'
-    for claim in claims:
-        for quantity, correct in (("clean", claim.clean_correct), ("robust", claim.robust_correct)):
-            if not re.search(rf"(?<!\d){correct} / {claim.n}(?!\d)", body):
-                yield f"the text does not state the {quantity} count {correct} / {claim.n} of the metadata"
+    yield from differences(text, claims, sha256 if isinstance(sha256, str) else None)
+
+
+def _table(text: str, documents: Sequence[Evidence]) -> Iterator[str]:
+    """The rows of the results table as the evidence gives them, with what broke the images."""
+    stated = text.splitlines()
+    for row in results_table(documents).splitlines():
+        if row not in stated:
+            yield f"the results table lacks the evidence's row {row}"
 
 
 def _recipe(block: dict[str, Any], claims: Sequence[Claim], recipe: Recipe) -> Iterator[str]:

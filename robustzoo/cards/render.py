@@ -13,6 +13,7 @@ from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.describe import describe
 from robustzoo.registry.fields import FIELDS
 from robustzoo.registry.recipes import Recipe
+from robustzoo.registry.threat_model import ThreatModel
 
 
 def render_card(
@@ -84,14 +85,24 @@ def results_table(documents: Sequence[Evidence]) -> str:
         images = f"{doc['dataset']['id']}, {doc['dataset']['split']}, {doc['dataset']['subset']}"
         if images not in shown:
             shown.add(images)
-            rows.append(["clean", "none", *_numbers(document.clean_accuracy), ""])
-        title = f"**robust**, {passages.threat(document.threat_model)}"
+            rows.append([*clean_row(document.clean_accuracy), ""])
         broken = document.doc["counts"]["broken_by"]
         by_attack = ", ".join(
             f"{m['attack']}: {broken.get(m['attack'], 0)}" for m in doc["protocol"]["members"]
         )
-        rows.append([title, f"`{doc['protocol']['name']}`", *_numbers(document.robust_accuracy), by_attack])
+        row = robust_row(document.threat_model, doc["protocol"]["name"], document.robust_accuracy)
+        rows.append([*row, by_attack])
     return table(rows)
+
+
+def clean_row(accuracy: Accuracy) -> list[str]:
+    """The five cells of the results table that say how many clean images are right."""
+    return ["clean", "none", *_numbers(accuracy)]
+
+
+def robust_row(threat_model: ThreatModel, protocol: str, accuracy: Accuracy) -> list[str]:
+    """The five cells of the results table that say how many images withstood a protocol."""
+    return [f"**robust**, {passages.threat(threat_model)}", f"`{protocol}`", *_numbers(accuracy)]
 
 
 def _numbers(accuracy: Accuracy) -> list[str]:

@@ -183,8 +183,22 @@ TAMPERED = [
     ("seed: 0", "seed: 1", "seed is 1, the evidence says 0"),
     (f"name: {NAME}", "name: vit_micro3.digits_linf.trades_trh", "unknown architecture"),
     (f"name: {NAME}", "name: vit_micro2.digits_linf.at_base", "the recipe is"),
-    ("| 4 / 10 |", "| 9 / 10 |", "robust count 4 / 10"),
-    ("| 8 / 10 |", "| 9 / 10 |", "clean count 8 / 10"),
+    ("| 4 / 10 |", "| 9 / 10 |", "states 9 / 10 for robust, L∞ 1/10 under apgd-ce+t"),
+    ("| 8 / 10 |", "| 9 / 10 |", "9 / 10 for clean (correct / n), the metadata gives 8 / 10"),
+    (
+        "**40.0 %**",
+        "**90.0 %**",
+        "states 90.0 % for robust, L∞ 1/10 under apgd-ce+t (percentage), the metadata",
+    ),
+    ("12.2 to 73.8 %", "32.2 to 73.8 %", "states 32.2 to 73.8 % for robust"),
+    ("| clean | none |", "| clean | all |", "lacks clean: the metadata gives 8 / 10, 80.0 %"),
+    ("## Load", "| robust | 9 / 10 |\n\n## Load", "row robust | 9 / 10 states numbers"),
+    ("apgd-ce: 2, apgd-t: 2", "apgd-ce: 2", "2 images broken by attacks for robust, L∞ 1/10 under apgd-ce+t"),
+    ("apgd-ce: 2, apgd-t: 2", "apgd-ce: 4, apgd-t: 0", "lacks the evidence's row"),
+    ("broke 4 of the 8", "broke 1 of the 8", "as 1, 8, the metadata gives 4, 8"),
+    ("10 images (", "500 images (", "as apgd-ce+t, 500, 0, the metadata gives apgd-ce+t, 10, 0"),
+    ("off by 3 images", "off by 1 images", "off by 1 images, the metadata by 3"),
+    (f"# {NAME}\n", "# other\n", "heading names 'other'"),
     (f'load("{NAME}")', 'load("other")', "how to load"),
     ("## Limits", "See /home/someone/notes.md\n\n## Limits", "'/home/someone/notes.md'"),
     ("## Limits", "See C:\\runs and ~/runs.\n\n## Limits", "one machine only"),
@@ -200,7 +214,14 @@ def test_lint_finds(measured, text, old, new, words):
 
 def test_lint_of_numbers_forged_in_metadata_and_text_alike(measured, text):
     forged = text.replace("correct: 4\n", "correct: 7\n").replace("value: 0.4", "value: 0.7")
-    forged = forged.replace("4 / 10", "7 / 10")
+    for true, claimed in (
+        ("4 / 10", "7 / 10"),
+        ("**40.0 %** | 12.2 to 73.8 %", "**70.0 %** | 34.8 to 93.3 %"),
+        ("apgd-ce: 2, apgd-t: 2", "apgd-ce: 1, apgd-t: 0"),
+        ("broke 4 of the 8", "broke 1 of the 8"),
+    ):
+        assert true in forged
+        forged = forged.replace(true, claimed)
     assert lint_card(forged) == []
     assert any("robust_correct is 7, the evidence says 4" in p for p in lint_card(forged, *measured()))
 
