@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -16,16 +17,17 @@ from robustzoo.attacks.frozen import frozen
 from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.metadata import weights_sha256
+from robustzoo.cards.visible import require_same
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset
 from robustzoo.evaluation import machine
+from robustzoo.evaluation.arguments import check_seed, check_whole
 from robustzoo.evaluation.comparability import card_differences, data_differences, open_stated
 from robustzoo.evaluation.evaluator import evaluate
+from robustzoo.evaluation.judging import judge_clean, judge_full, judge_replay, note_evidence, plural
 from robustzoo.evaluation.replay import Replay, replay
 from robustzoo.evaluation.verification_report import (
-    HOLDS,
     NOT_TESTED,
-    REFUTED,
     ClaimReport,
     VerificationError,
     VerificationReport,
@@ -35,6 +37,11 @@ from robustzoo.models.folder import read_folder, sha256_file, verify_sha256
 MODES = ("replay", "full")
 # Fresh seeds are below this: whole numbers in any JSON reader, and too many for an author to try them all.
 _SEEDS = 2**53
+_OTHER_WEIGHTS = (
+    "put the published file back (a fresh copy of the model folder has it). Only if you changed the weights "
+    "on purpose: they are another model, so remove evidence/ and README.md, then `robustzoo evaluate` and "
+    "`robustzoo card` this folder anew"
+)
 
 
 def verify(
@@ -72,11 +79,13 @@ def verify(
         same_seed: use the Evidence's seed in a full run: equal counts on an equal machine.
         workers, device, progress: as in `evaluate`, for a full run.
         require: "confirmed" makes "consistent" exit with 3.
-        log: append one JSON line to this file.
+        log: append one JSON line to this file, in a folder that exists.
 
     Raises:
-        HashMismatch: the weights are not those that `sha256` or the Evidence names.
-        CardError: no card, or a card without claims.
+        HashMismatch: the weights are not those that `sha256`, the card or the Evidence names, or the witness
+            file is not the one that the Evidence names. (A missing witness file is noted: replay then cannot
+            test that the model is at most as robust as claimed.)
+        CardError: no card, one without claims, or one whose text states other numbers than its metadata.
         FolderError, EvidenceError, WitnessError: a file of the folder is missing, damaged or contradicts
             itself.
         DataError, MissingData: the images cannot be had.
@@ -87,10 +96,16 @@ def verify(
         raise VerificationError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
     if require not in (None, "confirmed"):
         raise VerificationError(f'require is {require!r}; expected "confirmed" or None')
+    check_whole("tolerance", tolerance, 0, error=VerificationError)
+    check_seed(seed, error=VerificationError)
+    check_whole("workers", workers, 1, optional=False, error=VerificationError)
     if seed is not None and same_seed:
         raise VerificationError(f"seed {seed} and same_seed were both given; expected one of them")
+    if log is not None:
+        _check_log(Path(log))
     text = _card_text(folder, card)
     claims = Claim.from_card(text)
+    require_same(text, claims, weights_sha256(text))
     documents = _evidence_documents(folder)
     weights = folder / "model.safetensors"
     pairs = [(claim, *_closest(claim, documents)) for claim in claims]
@@ -100,7 +115,9 @@ def verify(
         *(evidence.doc["model"]["sha256"] for _, evidence, _ in pairs),
     ):
         if expected is not None:
-            verify_sha256(weights, expected, next_step="restore the weights, or evaluate these weights anew")
+            verify_sha256(weights, expected, next_step=_OTHER_WEIGHTS)
+    for _, evidence, path in pairs:
+        _check_witness_file(evidence, path)
     found = sha256_file(weights)
     model = read_folder(folder, found)
     run = {"workers": workers, "device": device, "progress": progress}
@@ -158,16 +175,19 @@ def _check(
         "tolerance": report.tolerance,
         "clean_claimed": claim.clean_correct,
         "clean_found": len(found.clean_correct),
+        "clean_difference": len(found.clean_correct) - claim.clean_correct,
+        "clean_in_evidence": counts["clean_correct"],
         "robust_claimed": claim.robust_correct,
+        "robust_in_evidence": counts["robust_correct"],
         "robust_at_most": found.robust_at_most,
         "witnesses_valid": len(found.valid),
         "witnesses_needed": max(len(found.clean_correct) - claim.robust_correct - report.tolerance, 0),
     }
     _note_witnesses(report, found)
-    contradiction = _contradiction(claim, counts, report)
-    _judge_clean(report)
+    judge_clean(report)
+    note_evidence(report)
     if full is None:
-        _judge_replay(report, contradiction)
+        judge_replay(report)
         return
     fresh = evaluate(
         model,
@@ -182,60 +202,7 @@ def _check(
     report.seed = fresh.seed
     report.numbers["robust_found"] = fresh.robust_accuracy.correct
     _compare_verdicts(report, evidence, fresh, found)
-    _judge_full(report)
-
-
-def _judge_clean(report: ClaimReport) -> None:
-    claimed, found = report.numbers["clean_claimed"], report.numbers["clean_found"]
-    report.parts["clean"] = HOLDS if abs(found - claimed) <= report.tolerance else REFUTED
-    report.reasons["clean"] = f"claimed {claimed}, found {found}"
-
-
-def _judge_replay(report: ClaimReport, contradiction: bool) -> None:
-    """Witnesses bound the robust images from above: they can prove the upper part and refute the lower."""
-    bound, claimed = report.numbers["robust_at_most"], report.numbers["robust_claimed"]
-    high, low = claimed + report.tolerance, claimed - report.tolerance
-    proof = f"{report.numbers['witnesses_valid']} witnesses fool the model, so at most {bound} are robust"
-    if bound <= high:
-        report.parts["upper"], report.reasons["upper"] = HOLDS, f"claimed {claimed}, {proof}"
-    else:
-        report.reasons["upper"] = (
-            f"claimed {claimed}, {proof}: {bound - high} more witnesses would be needed to show at most "
-            f"{high}"
-        )
-    if bound < low:
-        report.parts["lower"] = REFUTED
-        report.reasons["lower"] = f"claimed {claimed}, {proof}: {low - bound} too few, tolerance included"
-    else:
-        report.reasons["lower"] = (
-            f"only attacking again can show that at least {low} are robust: use mode full"
-        )
-    if contradiction or REFUTED in report.parts.values():
-        report.outcome = "refuted"
-    elif report.parts["upper"] == HOLDS:
-        report.outcome = "consistent"
-    else:
-        report.outcome = "inconclusive"
-
-
-def _judge_full(report: ClaimReport) -> None:
-    found, claimed = report.numbers["robust_found"], report.numbers["robust_claimed"]
-    off = found - claimed
-    for part, fails in (("upper", off > report.tolerance), ("lower", -off > report.tolerance)):
-        report.parts[part] = REFUTED if fails else HOLDS
-        report.reasons[part] = f"claimed {claimed}, the whole protocol left {found} robust ({off:+d})"
-    report.outcome = "refuted" if REFUTED in report.parts.values() else "confirmed"
-
-
-def _contradiction(claim: Claim, counts: dict[str, int], report: ClaimReport) -> bool:
-    """Whether card and Evidence disagree by more than the tolerance; any disagreement is noted."""
-    worst = 0
-    for field in ("clean_correct", "robust_correct"):
-        stated, counted = getattr(claim, field), counts[field]
-        if stated != counted:
-            report.notes.append(f"the card states {field} = {stated}, its own Evidence counts {counted}")
-            worst = max(worst, abs(stated - counted))
-    return worst > report.tolerance
+    judge_full(report)
 
 
 def _note_witnesses(report: ClaimReport, found: Replay) -> None:
@@ -271,8 +238,19 @@ def _compare_verdicts(report: ClaimReport, evidence: Evidence, fresh: Evidence, 
 def _card_text(folder: Path, card: str | Path | None) -> str:
     path = folder / "README.md" if card is None else Path(card)
     if not path.is_file():
-        raise CardError(f"there is no card at {path}, so nothing is claimed")
-    return path.read_text(encoding="utf-8")
+        raise CardError(
+            f"there is no card at {path}, so nothing is claimed",
+            f"write it from the folder's evidence with `robustzoo card {folder}` (without evidence: "
+            f"`robustzoo evaluate {folder}` first), or give another one as card=..., on the command line "
+            "--card FILE",
+        )
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CardError(
+            f"the card {path} cannot be read as UTF-8 text: {error}",
+            f"restore it, or write it anew with `robustzoo card {folder}`",
+        ) from error
 
 
 def _evidence_documents(folder: Path) -> list[tuple[Evidence, Path]]:
@@ -290,24 +268,51 @@ def _closest(claim: Claim, documents: list[tuple[Evidence, Path]]) -> tuple[Evid
     return min(documents, key=lambda pair: len(claim.differences(Claim.from_evidence(pair[0]), TERMS)))
 
 
+def _check_witness_file(evidence: Evidence, path: Path) -> None:
+    """Refuse a witness file that is not the one of the Evidence; a missing one is noted later."""
+    stated = evidence.doc["witnesses"]
+    if stated is not None and path.with_name(stated["file"]).is_file():
+        verify_sha256(
+            path.with_name(stated["file"]),
+            stated["sha256"],
+            next_step="restore the witness file from a fresh copy of the model folder. Replay needs no more "
+            "than the right file; without any, `--mode full` attacks the model again",
+        )
+
+
 def _load_witnesses(evidence: Evidence, path: Path, notes: list[str]) -> Witnesses | None:
-    """The witness file; it is judged by what it proves, so a missing or other one is a note, no error."""
+    """The witness file, or None with a note that says what cannot be tested without it."""
     stated = evidence.doc["witnesses"]
     if stated is None:
-        notes.append("the Evidence names no witness file, so replay can prove little")
+        if evidence.doc["counts"]["broken_by"]:
+            notes.append(
+                "the Evidence names no witness file, so replay cannot show that any image was broken"
+            )
         return None
     file = path.with_name(stated["file"])
     if not file.is_file():
-        notes.append(f"the witness file {stated['file']} ({stated['count']} witnesses) is missing")
+        notes.append(
+            f"the witness file {stated['file']} ({plural(stated['count'], 'witness', 'es')}) is missing, so "
+            "replay cannot test how many images are robust: restore it, or use mode full"
+        )
         return None
-    if sha256_file(file) != stated["sha256"]:
-        notes.append(f"the witness file {stated['file']} is not the one the Evidence names (other sha256)")
-    return Witnesses.load(file)
+    return Witnesses.load(file, stated["sha256"])
+
+
+def _check_log(path: Path) -> None:
+    """Refuse a log that cannot be appended to, before anything is computed."""
+    if not path.parent.is_dir():
+        raise VerificationError(
+            f"log is {str(path)!r}, but its folder does not exist; create {path.parent}, or choose another "
+            "file"
+        )
+    writable = path.parent if not path.exists() else path
+    if path.is_dir() or not os.access(writable, os.W_OK):
+        raise VerificationError(f"log is {str(path)!r}, which cannot be written; choose another file")
 
 
 def _append(path: Path, result: VerificationReport) -> None:
     """One line per verification, appended in one write."""
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps({"time": now, **result.to_json()}, sort_keys=True) + "\n")

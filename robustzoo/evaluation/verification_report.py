@@ -24,7 +24,8 @@ class ClaimReport:
         outcome: a key of EXIT_CODES.
         parts: clean (|C' - C| <= tolerance), upper (robust <= K + tolerance) and lower (robust >= K -
             tolerance), each "holds", "refuted" or "not tested".
-        numbers: counts claimed and found, in images.
+        numbers: counts claimed and found, in images; a `_difference` is found - claimed (`robust_difference`
+            after a full run only: a replay bounds the robust images by `robust_at_most`).
         reasons: one line for each part, with its numbers.
         differences: field -> (claimed, found), where the claim cannot be compared.
         notes: what else a reader should know.

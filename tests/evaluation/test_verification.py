@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robustzoo.cards import CardError, Evidence, EvidenceError, WitnessError, Witnesses, render_card
+from robustzoo.cards import CardError, Evidence, EvidenceError, Witnesses, render_card
 from robustzoo.evaluation.verification import VerificationError, verify
 from robustzoo.models.folder import FolderError, HashMismatch
 from robustzoo.registry import recipe
@@ -87,7 +87,7 @@ def test_an_honest_card_is_consistent_by_replay(published):
 
 
 def test_an_honest_card_is_confirmed_in_full(published, tmp_path):
-    log = tmp_path / "log" / "verifications.jsonl"
+    log = tmp_path / "verifications.jsonl"
     same = run(published, "full", same_seed=True, log=log)
     counts = evidence_of(published).doc["counts"]
     assert (same.outcome, same.exit_code) == ("confirmed", 0)
@@ -136,15 +136,55 @@ def test_a_card_that_claims_more_than_its_evidence_is_refuted_by_the_witnesses(f
 def test_a_card_that_claims_less_than_its_evidence_is_refuted(folder):
     write_card(folder, robuster(evidence_of(folder), -SHIFT)[0])
     report = run(folder)
-    assert report.outcome == "refuted" and report.parts["upper"] == "not tested"
-    assert "its own Evidence counts" in report.text()
-    assert run(folder, "full").parts["upper"] == "refuted"
+    assert report.outcome == "refuted"
+    assert report.parts == {"clean": "holds", "upper": "refuted", "lower": "not tested"}
+    full = run(folder, "full", same_seed=True)
+    assert (full.outcome, full.parts["upper"], full.parts["lower"]) == ("refuted", "refuted", "holds")
+
+
+@pytest.mark.parametrize("shift", [SHIFT, -SHIFT])
+@pytest.mark.parametrize("mode", ["replay", "full"])
+def test_a_refuted_claim_says_what_was_claimed_what_was_found_and_the_difference(folder, shift, mode):
+    true = evidence_of(folder).doc["counts"]["robust_correct"]
+    write_card(folder, robuster(evidence_of(folder), shift)[0])
+    report = run(folder, mode, same_seed=mode == "full")
+    part = "lower" if shift > 0 else "upper"
+    words = f"left {true} robust" if mode == "full" else f"own Evidence counts {true}"
+    document = json.loads(json.dumps(report.to_json()))["claims"][0]
+    assert document["parts"][part] == "refuted"
+    for text in (report.text(), document["reasons"][part]):
+        assert f"claimed {true + shift}, " in text
+        assert f"{words} ({-shift:+d}, tolerance 3)" in text
+    numbers = document["numbers"]
+    assert numbers["robust_claimed"] == true + shift and numbers["robust_in_evidence"] == true
+    assert numbers.get("robust_difference") == (-shift if mode == "full" else None)
+
+
+def restate(folder: Path, old: str, new: str) -> None:
+    path = folder / "README.md"
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.mark.parametrize("mode", ["replay", "full"])
+def test_a_card_that_tells_people_other_numbers_than_machines_is_refused_with_both(folder, mode):
+    evidence = evidence_of(folder)
+    accuracy = evidence.robust_accuracy
+    restate(folder, f"| {accuracy.correct} / 100 | **{accuracy.percent}** |", "| 99 / 100 | **99.0 %** |")
+    with pytest.raises(CardError) as caught:
+        run(folder, mode)
+    text = str(caught.value)
+    assert "states 99 / 100 for robust, L∞ 1/40 under pgd-5 (correct / n)" in text
+    assert f"the metadata gives {accuracy.correct} / 100" in text
+    assert "states 99.0 %" in text and f"gives {accuracy.percent}" in text and "robustzoo card" in text
 
 
 def test_a_difference_within_the_tolerance_is_noted(folder):
     write_card(folder, robuster(evidence_of(folder), 2)[0])
     report = run(folder)
     assert report.outcome == "consistent" and "its own Evidence counts" in report.text()
+    assert "(-2, tolerance 3)" in report.text()
     assert run(folder, tolerance=1).outcome == "refuted"
 
 
@@ -246,7 +286,8 @@ def test_without_witnesses_replay_is_inconclusive_and_says_by_how_much(folder):
     assert report.parts == {"clean": "holds", "upper": "not tested", "lower": "not tested"}
     counts = evidence_of(folder).doc["counts"]
     short = counts["clean_correct"] - counts["robust_correct"] - TOLERANCE
-    assert f"{short} more witnesses would be needed" in report.text() and "is missing" in report.text()
+    assert f"{short} more witnesses would be needed" in report.text()
+    assert "is missing, so replay cannot test how many images are robust" in report.text()
     assert run(folder, "full", same_seed=True).outcome == "confirmed"
 
 
@@ -256,7 +297,7 @@ def test_a_short_witness_file_weakens_replay(folder):
     assert run(folder).outcome == "consistent"
     store_witnesses(folder, evidence_of(folder), keep(witnesses, slice(TOLERANCE + 1, None)))
     report = run(folder)
-    assert report.outcome == "inconclusive" and "1 more witnesses would be needed" in report.text()
+    assert report.outcome == "inconclusive" and "1 more witness would be needed" in report.text()
 
 
 def damaged(witnesses: Witnesses, how: str) -> Witnesses:
@@ -302,18 +343,52 @@ def test_a_borderline_witness_is_unreplayable_never_a_refutation(folder):
     assert report.outcome == "inconclusive" and "unreplayable on this machine" in report.text()
 
 
-def test_an_exchanged_witness_file_is_noted_and_judged_by_what_it_proves(folder):
-    witnesses = keep(witnesses_of(folder), slice(1, None))
-    witnesses.save(folder / "evidence" / f"{STEM}.witness.safetensors")
-    report = run(folder)
-    assert report.outcome == "consistent" and "is not the one the Evidence names" in report.text()
+def exchanged(path: Path) -> None:
+    keep(Witnesses.load(path), slice(1, None)).save(path)
 
 
-def test_a_truncated_witness_file_is_an_error(folder):
-    path = folder / "evidence" / f"{STEM}.witness.safetensors"
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(WitnessError):
-        run(folder)
+
+
+@pytest.mark.parametrize("mode", ["replay", "full"])
+@pytest.mark.parametrize("damage", [exchanged, flipped, truncated])
+def test_another_witness_file_than_the_evidences_is_refused_with_both_hashes(folder, damage, mode):
+    expected = evidence_of(folder).doc["witnesses"]["sha256"]
+    damage(folder / "evidence" / f"{STEM}.witness.safetensors")
+    with pytest.raises(HashMismatch, match="restore the witness file") as caught:
+        run(folder, mode)
+    hashes = set(re.findall("[0-9a-f]{64}", str(caught.value)))
+    assert len(hashes) == 2 and expected in hashes
+
+
+def test_a_claim_within_the_tolerance_of_nothing_is_never_told_in_negative_images(folder):
+    evidence = evidence_of(folder)
+    kept = evidence.doc["counts"]["robust_correct"] - 1
+    few, ids = robuster(evidence, -kept)
+    assert few.doc["counts"]["robust_correct"] == 1 and len(ids) == kept
+    witnesses = witnesses_of(folder)
+    store_witnesses(folder, few, witnesses)
+    write_card(folder, few)
+    report = run(folder)
+    assert report.claims[0].reasons["lower"] == "claimed 1, tolerance 3: nothing to test"
+    assert "-" not in report.claims[0].reasons["upper"]
+
+
+def test_an_evidence_without_a_broken_image_needs_no_witnesses(folder):
+    evidence = evidence_of(folder)
+    none, _ = robuster(evidence, sum(evidence.doc["counts"]["broken_by"].values()))
+    none.save(folder / "evidence" / f"{STEM}.json")
+    write_card(folder, none)
+    report = run(folder)
+    assert report.outcome == "consistent" and not report.claims[0].notes
+    assert "witness file" not in report.text()
 
 
 def test_another_fingerprint_is_named(folder):
@@ -346,14 +421,30 @@ def test_evidence_on_other_data_needs_those_data(folder):
 
 
 def test_bad_input_is_an_error(folder, published, tmp_path):
-    for options in ({"mode": "spot"}, {"require": "consistent"}, {"seed": 1, "same_seed": True}):
-        with pytest.raises(VerificationError):
+    for options in (
+        {"mode": "spot"},
+        {"require": "consistent"},
+        {"seed": 1, "same_seed": True},
+        {"seed": -1},
+        {"seed": 0.5},
+        {"tolerance": -1},
+        {"tolerance": 1.5},
+        {"workers": 0},
+        {"workers": None},
+        {"log": tmp_path},
+        {"log": tmp_path / "absent" / "log.jsonl"},
+    ):
+        with pytest.raises(VerificationError, match=next(iter(options))):
             verify(published, progress=False, **options)
-    with pytest.raises(CardError, match="no card"):
+    assert not list(tmp_path.glob("absent*"))
+    with pytest.raises(CardError, match=r"(?s)no card.*Next: write it.*`robustzoo card .*--card FILE"):
         run(published, card=tmp_path / "absent.md")
     bare = tmp_path / "bare.md"
     bare.write_text("# A model\n")
     with pytest.raises(CardError):
+        run(published, card=bare)
+    bare.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CardError, match=r"(?s)bare.md cannot be read as UTF-8.*Next: restore it"):
         run(published, card=bare)
     (folder / "evidence" / f"{STEM}.json").write_text("{}")
     with pytest.raises(EvidenceError):

@@ -1,0 +1,97 @@
+"""What the counts that were found say about a claim: each part's outcome, with its reason in numbers."""
+
+from __future__ import annotations
+
+from robustzoo.evaluation.verification_report import HOLDS, REFUTED, ClaimReport
+
+
+def judge_clean(report: ClaimReport) -> None:
+    """The clean part: a recount, compared with the claim."""
+    claimed, found = report.numbers["clean_claimed"], report.numbers["clean_found"]
+    report.parts["clean"] = HOLDS if abs(found - claimed) <= report.tolerance else REFUTED
+    report.reasons["clean"] = f"claimed {claimed}, found {found} ({_off(found - claimed, report)})"
+
+
+def judge_replay(report: ClaimReport) -> None:
+    """Witnesses bound the robust images from above: they can prove the upper part and refute the lower.
+
+    A card that is further from its own Evidence than the tolerance is refuted by it, in the part concerned.
+    """
+    bound, claimed = report.numbers["robust_at_most"], report.numbers["robust_claimed"]
+    high, low = claimed + report.tolerance, claimed - report.tolerance
+    valid = report.numbers["witnesses_valid"]
+    proof = (
+        f"{plural(valid, 'witness', 'es')} {'fools' if valid == 1 else 'fool'} the model, so at most {bound}"
+    )
+    proof += " is robust" if bound == 1 else " are robust"
+    if bound <= high:
+        report.parts["upper"], report.reasons["upper"] = HOLDS, f"claimed {claimed}, {proof}"
+    else:
+        report.reasons["upper"] = (
+            f"claimed {claimed}, {proof}: {plural(bound - high, 'more witness', 'es')} would be needed to "
+            f"show at most {high}"
+        )
+    if bound < low:
+        report.parts["lower"] = REFUTED
+        report.reasons["lower"] = f"claimed {claimed}, {proof} ({_off(bound - claimed, report)})"
+    elif low <= 0:
+        report.reasons["lower"] = f"claimed {claimed}, tolerance {report.tolerance}: nothing to test"
+    else:
+        report.reasons["lower"] = (
+            f"only attacking again can show that at least {low} {'is' if low == 1 else 'are'} robust: use "
+            "mode full"
+        )
+    for part, reason in _contradictions(report).items():
+        report.parts[part], report.reasons[part] = REFUTED, f"{report.reasons[part]}; {reason}"
+    if REFUTED in report.parts.values():
+        report.outcome = "refuted"
+    elif report.parts["upper"] == HOLDS:
+        report.outcome = "consistent"
+    else:
+        report.outcome = "inconclusive"
+
+
+def judge_full(report: ClaimReport) -> None:
+    """Upper and lower part: the whole protocol run again, compared with the claim."""
+    found, claimed = report.numbers["robust_found"], report.numbers["robust_claimed"]
+    off = report.numbers["robust_difference"] = found - claimed
+    for part, fails in (("upper", off > report.tolerance), ("lower", -off > report.tolerance)):
+        report.parts[part] = REFUTED if fails else HOLDS
+        report.reasons[part] = (
+            f"claimed {claimed}, the whole protocol left {found} robust ({_off(off, report)})"
+        )
+    report.outcome = "refuted" if REFUTED in report.parts.values() else "confirmed"
+
+
+def _off(difference: int, report: ClaimReport) -> str:
+    """For people: "+5, tolerance 3"."""
+    return f"{difference:+d}, tolerance {report.tolerance}" if difference else "as claimed"
+
+
+def plural(count: int, noun: str, ending: str = "s") -> str:
+    """For people: "1 witness", "2 witnesses"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{ending}"
+
+
+def _contradictions(report: ClaimReport) -> dict[str, str]:
+    """Part -> reason, where card and Evidence disagree by more than the tolerance."""
+    found = {}
+    for quantity, above, below in (("clean", "clean", "clean"), ("robust", "upper", "lower")):
+        claimed, counted = report.numbers[f"{quantity}_claimed"], report.numbers[f"{quantity}_in_evidence"]
+        if abs(counted - claimed) > report.tolerance:
+            found[above if counted > claimed else below] = (
+                f"claimed {claimed}, the card's own Evidence counts {counted} "
+                f"({_off(counted - claimed, report)})"
+            )
+    return found
+
+
+def note_evidence(report: ClaimReport) -> None:
+    """Note any disagreement of card and Evidence, within the tolerance too."""
+    for quantity in ("clean", "robust"):
+        claimed, counted = report.numbers[f"{quantity}_claimed"], report.numbers[f"{quantity}_in_evidence"]
+        if claimed != counted:
+            report.notes.append(
+                f"the card states {quantity}_correct = {claimed}, its own Evidence counts {counted} "
+                f"({_off(counted - claimed, report)})"
+            )
