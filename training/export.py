@@ -49,7 +49,10 @@ def export_model(folder: Path, recipe: Recipe, weights: Mapping[str, Tensor]) ->
     model.eval()
     digest = write_folder(folder, model, recipe, overwrite=True)
     if not torch.equal(_logits(read_folder(folder, sha256=digest)), _logits(model)):
-        raise ExportError(f"{folder} read back gives other logits than the trained model; do not use it")
+        raise ExportError(
+            f"{folder} read back gives other logits than the trained model; do not use it, and export "
+            f"it again: python training/export.py {folder.parent}"
+        )
     return digest
 
 
@@ -74,11 +77,17 @@ def checkpoint_weights(folder: Path) -> dict[str, Tensor]:
     """
     path = folder / "mp_rank_00_model_states.pt"
     if not path.is_file():
-        raise ExportError(f"{folder} has no {path.name}; it is no checkpoint of ZeRO stage 0, 1 or 2")
+        raise ExportError(
+            f"{folder} has no {path.name}; it is no checkpoint of ZeRO stage 0, 1 or 2. "
+            "Delete it to export the one before"
+        )
     state = torch.load(path, map_location="cpu", weights_only=False)["module"]
     strays = [name for name in state if not name.startswith(_PREFIX)]
     if strays:
-        raise ExportError(f"{path} holds weights that are not of the model: {', '.join(strays[:4])}")
+        raise ExportError(
+            f"{path} holds weights that are not of the model: {', '.join(strays[:4])}. "
+            "Export with the robustzoo that trained it"
+        )
     return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()}
 
 

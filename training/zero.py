@@ -179,7 +179,9 @@ def load_state(engine, folder: Path, rank: int) -> None:
     """
     path, _ = engine.load_checkpoint(str(folder.parent), tag=folder.name)
     if path is None:
-        raise FileNotFoundError(f"DeepSpeed found no checkpoint in {folder}")
+        raise FileNotFoundError(
+            f"DeepSpeed found no checkpoint in {folder}; delete it to resume from the one before"
+        )
     state = torch.load(folder / f"random_state_rank{rank:05d}.pt", weights_only=True, map_location="cpu")
     torch.set_rng_state(state["cpu"])
     get_accelerator().set_rng_state(state["device"])

@@ -102,7 +102,8 @@ def fetch_folder(
         return _cached_model(repo, commit, cache_dir) or _miss(repo, commit, cache_dir, reason, error)
     except RevisionNotFoundError as error:
         raise HubError(
-            f"{repo} on {constants.ENDPOINT} has no commit {commit}; check the pinned commit"
+            f"{repo} on {constants.ENDPOINT} has no commit {commit}; update robustzoo if a registry name "
+            f"pins it, or name a commit that it has: git ls-remote {constants.ENDPOINT}/{repo}"
         ) from error
     except GatedRepoError as error:
         raise HubError(

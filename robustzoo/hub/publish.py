@@ -45,7 +45,10 @@ def card_text(folder: str | Path) -> str:
     text = render_card(recipe, documents, sha256)
     problems = lint_card(text, recipe=recipe, evidence=documents)
     if problems:
-        raise CardError(f"{folder}: the card does not pass the lint:\n- " + "\n- ".join(problems))
+        raise CardError(
+            f"{folder}: the card does not pass the lint; evaluate the folder again, and report this if it "
+            "stays:\n- " + "\n- ".join(problems)
+        )
     return text
 
 
@@ -66,7 +69,8 @@ def publish_bundled(folder: str | Path) -> Entry:
     recipe = read_recipe(folder)
     if recipe.name != recipe.base_name:
         raise CardError(
-            f"{recipe.name} is a changed recipe and has no registry name; it cannot be published under one"
+            f"{recipe.name} is a changed recipe and has no registry name; it cannot be published under one. "
+            f"Train {recipe.base_name} unchanged, or share the folder as it is: robustzoo.load loads it"
         )
     cards = _PACKAGE.parent / "model_cards"
     if not cards.is_dir():
@@ -76,7 +80,10 @@ def publish_bundled(folder: str | Path) -> Entry:
     files = _files_to_publish(folder)
     size = sum(path.stat().st_size for path in files)
     if size > MAX_BUNDLED_BYTES:
-        raise CardError(f"{folder}: {size:,} bytes; bundled models have at most {MAX_BUNDLED_BYTES:,}")
+        raise CardError(
+            f"{folder}: {size:,} bytes; bundled models have at most {MAX_BUNDLED_BYTES:,}. "
+            "Larger ones belong on the Hub, and publishing there is not part of this version"
+        )
     target = _PACKAGE / "bundled" / recipe.name
     staging = target.with_name(f".{target.name}.staging")
     shutil.rmtree(staging, ignore_errors=True)
@@ -105,4 +112,7 @@ def _files_to_publish(folder: Path) -> list[Path]:
         witnesses = Evidence.load(path).doc["witnesses"]
         if witnesses is not None:
             files.append(path.parent / witnesses["file"])
+    for path in files:
+        if not path.is_file():
+            raise CardError(f"{path} is missing; run `robustzoo evaluate {folder}` again to write it")
     return files

@@ -72,7 +72,9 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except (safetensors.SafetensorError, OSError) as error:
-        raise InitialWeightsError(f"--init {file} is not a readable safetensors file: {error}") from error
+        raise InitialWeightsError(
+            f"--init {file} is not a readable safetensors file: {error}; give another, or --init random"
+        ) from error
 
 
 def _fill(network: nn.Module, weights: Mapping[str, Tensor], origin: str) -> str:
@@ -92,7 +94,8 @@ def _fill(network: nn.Module, weights: Mapping[str, Tensor], origin: str) -> str
     if problems:
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise InitialWeightsError(
-            f"{origin} does not fit the network: {'; '.join(sorted(problems)[:4])}{more}"
+            f"{origin} does not fit the network: {'; '.join(sorted(problems)[:4])}{more}. "
+            "Give weights of the same architecture and image size, or --init random"
         )
     if fits:
         network.load_state_dict({**body, **{name: weights[name] for name in head}}, strict=True)

@@ -130,7 +130,7 @@ def read_lock(path: str | os.PathLike[str] | None = None) -> dict[str, Weights]:
     if not isinstance(document, dict) or set(document) != {"schema", "models"} or document["schema"] != 1:
         raise LockError(f'{file}: expected {{"schema": 1, "models": [...]}}; restore it from the repository')
     if not isinstance(document["models"], list):
-        raise LockError(f"{file}: models must be a list")
+        raise LockError(f"{file}: models must be a list; restore it from the repository")
     locked: dict[str, Weights] = {}
     for position, row in enumerate(document["models"]):
         name, weights = _read_row(row, f"{file}: model {position}")
@@ -150,7 +150,9 @@ def write_lock(entries: Iterable[Entry], path: str | os.PathLike[str] | None = N
     rows: dict[str, dict[str, Any]] = {}
     for item in entries:
         if item.weights is None:
-            raise LockError(f"{item.name!r} has no weights to lock")
+            raise LockError(
+                f"{item.name!r} has no weights to lock; give them with `robustzoo publish FOLDER`"
+            )
         if item.name in rows:
             raise LockError(f"{item.name!r} is given twice; keep one")
         row = {"name": item.name} | {k: v for k, v in vars(item.weights).items() if v is not None}

@@ -90,7 +90,9 @@ class Recipe:
         _check_identity(self)
         missing = [key for key in FIELDS if not self.sources.get(key)]
         if missing:
-            raise RecipeError(f"no source for {', '.join(missing)}: every value says where it comes from")
+            raise RecipeError(
+                f"no source for {', '.join(missing)}: add to sources where each value comes from"
+            )
         if self.name not in (self.base_name, changed_name(self.base_name, self.digest)):
             raise RecipeError(
                 f"name {self.name!r} is neither {self.base_name!r} nor that of these values, "
@@ -164,7 +166,9 @@ def _check_identity(made: Recipe) -> None:
     for key in FIELDS:
         if FIELDS[key].fixed and getattr(made, key) != values[key]:
             raise RecipeError(
-                f"{key}: {getattr(made, key)!r} does not go with {made.base_name}, which has {values[key]!r}"
+                f"{key}: {getattr(made, key)!r} does not go with {made.base_name}, which has "
+                f"{values[key]!r}: take another base_name, or the values that "
+                f"`robustzoo recipe {made.base_name} --json` prints"
             )
 
 
@@ -197,14 +201,15 @@ def check_keys(document: Mapping[str, Any]) -> None:
             raise unknown_field(key, "in the recipe", known)
     if document.get("schema", SCHEMA) != SCHEMA:
         raise RecipeError(
-            f"schema {document['schema']!r} is not {SCHEMA!r}: made by another version of robustzoo?"
+            f"schema {document['schema']!r} is not {SCHEMA!r}, so another version of robustzoo made it: "
+            "write it again with `robustzoo recipe NAME --json`"
         )
     for key in ("name", "base_name"):
         if not isinstance(document.get(key, ""), str):
             raise RecipeError(f"{key}: {document[key]!r} is not a text: expected a model name")
     sources = document.get("sources", {})
     if not isinstance(sources, Mapping) or not all(isinstance(text, str) for text in sources.values()):
-        raise RecipeError("sources must be an object of field -> text")
+        raise RecipeError("sources must be an object, field -> text: see `robustzoo recipe NAME --json`")
     for key in sources:
         if key not in FIELDS:
             raise unknown_field(key, "in sources")
@@ -263,7 +268,10 @@ def _read_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
             f"no recipe file {str(path)!r}: make one with `robustzoo recipe NAME --json`"
         ) from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise RecipeError(f"cannot read the recipe file {str(path)!r}: {error}") from error
+        raise RecipeError(
+            f"cannot read the recipe file {str(path)!r}: {error}; "
+            "make one with `robustzoo recipe NAME --json`"
+        ) from error
     try:
         check_keys(document)
         if "base_name" not in document:
@@ -278,5 +286,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise RecipeError(f"the recipe file repeats {sorted({k for k in keys if keys.count(k) > 1})}")
+        raise RecipeError(
+            f"the recipe file repeats {sorted({k for k in keys if keys.count(k) > 1})}: keep one of each"
+        )
     return document

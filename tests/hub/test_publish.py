@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -84,8 +86,25 @@ def test_evidence_about_other_weights_makes_no_card(tmp_path):
 
 def test_a_changed_recipe_is_not_published_under_a_registry_name(tmp_path, checkout):
     folder = evaluated(tmp_path / "run", overrides={"base_lr": 0.5})
-    with pytest.raises(CardError, match="changed recipe"):
+    with pytest.raises(CardError, match=f"changed recipe.*Train {NAME} unchanged"):
         publish.publish_bundled(folder)
+    assert robustzoo.list_models(published_only=True) == []
+
+
+def test_evidence_without_its_witnesses_is_not_published(tmp_path, checkout):
+    folder = tmp_path / "run"
+    shutil.copytree(Path(robustzoo.__file__).parent / "bundled" / NAME, folder)
+    (witnesses,) = (folder / "evidence").glob("*.safetensors")
+    witnesses.unlink()
+    with pytest.raises(CardError, match=f"{witnesses.name} is missing; run `robustzoo evaluate"):
+        publish.publish_bundled(folder)
+    assert robustzoo.list_models(published_only=True) == []
+
+
+def test_more_than_a_package_can_carry_is_not_bundled(tmp_path, checkout, monkeypatch):
+    monkeypatch.setattr(publish, "MAX_BUNDLED_BYTES", 1000)
+    with pytest.raises(CardError, match=r"at most 1,000\. Larger ones belong on the Hub"):
+        publish.publish_bundled(evaluated(tmp_path / "run"))
     assert robustzoo.list_models(published_only=True) == []
 
 

@@ -144,7 +144,7 @@ def test_bad_files_are_refused(tmp_path):
     with pytest.raises(LockError, match="there twice"):
         read_lock(locked(tmp_path, BUNDLED, BUNDLED))
     for document in ({"schema": 2}, {"models": {}}, {"more": 1}):
-        with pytest.raises(LockError, match=r"expected|must be a list"):
+        with pytest.raises(LockError, match=r"expected.*restore it|must be a list; restore it"):
             read_lock(locked(tmp_path, **document))
     for text in ("", "{", "[]", "null"):
         (tmp_path / "lock.json").write_text(text)
@@ -177,7 +177,7 @@ def test_the_package_lock_is_as_written(tmp_path):
 @pytest.mark.parametrize(
     ("weights", "problem"),
     [
-        (None, "no weights"),
+        (None, "no weights to lock; give them with `robustzoo publish FOLDER`"),
         (Weights("bundled", NAME, None, None, "short", 10), "must be 64"),
         (Weights("bundled", NAME, None, COMMIT, SHA, 10), "unknown key 'commit'"),
         (Weights("hub", None, "us/zoo", None, SHA, 10), "needs commit"),

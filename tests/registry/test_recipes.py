@@ -275,10 +275,10 @@ class TestFiles:
     def test_missing_and_unreadable_files(self, tmp_path):
         with pytest.raises(RecipeError, match="no recipe file"):
             recipe(tmp_path / "none.json")
-        with pytest.raises(RecipeError, match="cannot read"):
+        with pytest.raises(RecipeError, match=r"cannot read.*`robustzoo recipe NAME --json`"):
             recipe(tmp_path)
         (tmp_path / "latin.json").write_bytes(b"\xff\xfe\x00")
-        with pytest.raises(RecipeError, match="cannot read"):
+        with pytest.raises(RecipeError, match=r"cannot read.*`robustzoo recipe NAME --json`"):
             recipe(tmp_path / "latin.json")
 
 
