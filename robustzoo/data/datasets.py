@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from robustzoo.data.digits import Digits
-from robustzoo.data.image_dataset import SPLITS, DataError, ImageDataset
+from robustzoo.data.image_dataset import SPLITS, DataError, ImageDataset, require_root
 from robustzoo.data.image_folder import open_imagenet
 from robustzoo.data.parquet_images import ParquetImages
 from robustzoo.registry.catalog import DATASETS
@@ -24,8 +24,13 @@ def _parquet(key: str, classes: tuple[str, ...] | None = None) -> Callable[..., 
     return load
 
 
+def _digits(root: str | Path | None, split: str) -> ImageDataset:
+    require_root("digits", root)
+    return Digits(split)
+
+
 LOADERS: dict[str, Callable[..., ImageDataset]] = {
-    "digits": lambda root, split: Digits(split),
+    "digits": _digits,
     "cifar10jpg": _parquet("cifar10jpg", _CIFAR10),
     "cifar10": _parquet("cifar10", _CIFAR10),
     "cifar100": _parquet("cifar100"),
@@ -37,7 +42,8 @@ def load_dataset(key: str, root: str | Path | None = None, split: str = "test") 
     """A data set of the catalog. Images are float32 (C, H, W) in [0, 1], labels ints; the same on every read.
 
     key: "digits", "cifar10jpg", "cifar10", "cifar100" or "imagenet". root: where its files are (digits comes
-    with scikit-learn and needs none). split: "train", "holdout" (kept out of train, for choosing) or "test".
+    with scikit-learn and needs none; a root that does not exist is refused all the same). split: "train",
+    "holdout" (kept out of train, for choosing) or "test".
     Raises: DataError on an unknown key or split and on wrong data, MissingData where data are absent.
     """
     if key not in LOADERS:

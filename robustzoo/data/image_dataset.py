@@ -106,8 +106,17 @@ def existing_root(key: str, root: str | Path | None, layout: str) -> Path:
     if key in DATASETS:
         layout += f"; source: {DATASETS[key].source}"
     if root is None:
-        raise MissingData(f"{key} needs a data folder (--data FOLDER): {layout}")
+        raise MissingData(
+            f"{key} needs the folder of its images (data_root=DIR; on the command line --data-root DIR, in "
+            f"training --data DIR): {layout}"
+        )
     path = Path(root).expanduser()
     if not path.exists():
         raise MissingData(f"no data at {path}; expected for {key}: {layout}")
     return path
+
+
+def require_root(key: str, root: str | Path | None) -> None:
+    """For data that need no folder: raises MissingData where one is named that does not exist."""
+    if root is not None and not Path(root).expanduser().exists():
+        raise MissingData(f"no data at {root}; {key} need no data folder, so leave it away")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from robustzoo.data.datasets import LOADERS, load_dataset
-from robustzoo.data.image_dataset import DataError, ImageDataset
+from robustzoo.data.image_dataset import DataError, ImageDataset, require_root
 from robustzoo.data.image_folder import open_folder
 
 _FLOAT_LABELS = "labels must be integer class ids; convert them with .long()"
@@ -28,7 +28,8 @@ class TensorSource(ImageDataset):
     def __init__(self, x: Tensor, y: Tensor, num_classes: int | None = None, key: str = "tensors"):
         if not isinstance(x, Tensor) or not isinstance(y, Tensor):
             raise DataError(
-                f"expected two tensors (images, labels), got {type(x).__name__} and {type(y).__name__}"
+                f"expected two tensors (images, labels), got {type(x).__name__} and {type(y).__name__}; "
+                "convert arrays with torch.from_numpy, lists with torch.tensor"
             )
         if x.ndim != 4 or 0 in x.shape:
             raise DataError(f"images must have shape (N, C, H, W) with no empty side, got {tuple(x.shape)}")
@@ -38,9 +39,9 @@ class TensorSource(ImageDataset):
         if y.shape != (len(x),):
             raise DataError(f"labels must have shape ({len(x)},), one per image, got {tuple(y.shape)}")
         labels = y.detach().cpu().to(torch.int64).numpy().copy()
-        num_classes = int(labels.max()) + 1 if num_classes is None else num_classes
+        num_classes = max(int(labels.max()) + 1, 1) if num_classes is None else num_classes
         for i in np.flatnonzero((labels < 0) | (labels >= num_classes))[:1]:
-            raise DataError(f"label {labels[i]} of image {i} is not in 0 to {num_classes - 1}; use class ids")
+            raise DataError(_wrong_label(int(labels[i]), f"image {i}", num_classes))
         self._x = x.detach()
         super().__init__(key, "test", labels, tuple(x.shape[1:]), tuple(map(str, range(num_classes))))
 
@@ -58,7 +59,7 @@ class DatasetSource(ImageDataset):
 
     def __init__(self, dataset: Any, num_classes: int | None = None, key: str | None = None):
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or len(dataset) == 0:
-            raise DataError(f"expected a Dataset with a length and items, got {type(dataset).__name__}")
+            raise DataError(_no_dataset(dataset))
         self._dataset = dataset
         names = tuple(map(str, getattr(dataset, "classes", ())))
         if num_classes is None:
@@ -79,7 +80,7 @@ class DatasetSource(ImageDataset):
                 f"item {i} has shape {tuple(x.shape)}, item 0 has {self.image_shape}; bring all to one shape"
             )
         if not 0 <= label < self.num_classes:
-            raise DataError(f"label {label} of item {i} is not in 0 to {self.num_classes - 1}; use class ids")
+            raise DataError(_wrong_label(label, f"item {i}", self.num_classes))
         return x, label
 
     def _image(self, i: int) -> Tensor:
@@ -115,17 +116,45 @@ def open_data(
 
     data: a name of the catalog (files in root), a folder with one folder per class (cropped to image_size), a
     pair of tensors (x, y), a torch Dataset, or an ImageDataset, which is returned as it is.
+    root is looked at wherever it is given, so that a mistyped folder never goes unnoticed.
     num_classes: of the model, for data that do not say. Raises DataError and MissingData.
     """
+    if not isinstance(data, str | Path):
+        require_root("these images", root)
     if isinstance(data, ImageDataset):
         return data
     if isinstance(data, str) and (data in LOADERS or not (os.sep in data or Path(data).is_dir())):
         return load_dataset(data, root, split)
     if isinstance(data, str | Path):
         return open_folder(data, image_size)
-    if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor):
+    if isinstance(data, Tensor | np.ndarray):
+        raise DataError(
+            f"data is one {type(data).__name__} of shape {tuple(data.shape)}; expected a pair of tensors "
+            f"(images, labels){'' if isinstance(data, Tensor) else ', made with torch.from_numpy'}"
+        )
+    if isinstance(data, tuple | list) and any(isinstance(part, Tensor | np.ndarray) for part in data):
+        if len(data) != 2:
+            raise DataError(f"data has {len(data)} parts; expected a pair of tensors (images, labels)")
         return TensorSource(*data, num_classes=num_classes)
     return DatasetSource(data, num_classes)
+
+
+def _no_dataset(data: Any) -> str:
+    """What to say of something that is no map-style Dataset with items."""
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return f"the data ({type(data).__name__}) have length 0; expected at least one image"
+    hint = "; pass its .dataset" if hasattr(data, "dataset") else ""
+    return (
+        f"data is {'None' if data is None else f'a {type(data).__name__}'}; expected the name of a dataset, "
+        "a folder, a pair of tensors (images, labels), or a torch Dataset with a length and items "
+        f"(image, label){hint}"
+    )
+
+
+def _wrong_label(label: int, what: str, num_classes: int) -> str:
+    if label < 0:
+        return f"label {label} of {what} is negative; expected class ids from 0"
+    return f"label {label} of {what} is not in 0 to {num_classes - 1}; use class ids"
 
 
 def _check_pixels(x: Tensor, what: str) -> None:
@@ -133,9 +162,16 @@ def _check_pixels(x: Tensor, what: str) -> None:
         raise DataError(
             f"{what}: dtype {x.dtype}, expected floating point in [0, 1]; for bytes, divide by 255"
         )
+    if x.numel() == 0:
+        raise DataError(f"{what}: shape {tuple(x.shape)} has no pixels")
     low, high = x.min().item(), x.max().item()
-    if not (low >= 0 and high <= 1):  # also false for NaN
-        raise DataError(
-            f"{what}: values from {low:.4g} to {high:.4g}, expected [0, 1]; pass pixels before normalisation "
-            "(PixelModel normalises inside)"
-        )
+    if low >= 0 and high <= 1:  # also false for NaN
+        return
+    if x.isnan().any():
+        first = f", first in image {int(x.flatten(1).isnan().any(1).nonzero()[0])}" if x.ndim == 4 else ""
+        raise DataError(f"{what}: NaN among the pixels{first}; expected numbers in [0, 1]")
+    shown = str if x.dtype == torch.float64 else np.float32  # all digits: 1.0000001 must not read 1
+    raise DataError(
+        f"{what}: values from {shown(low)!s} to {shown(high)!s}, expected [0, 1]; pass pixels before "
+        "normalisation (PixelModel normalises inside), with .clamp(0, 1) where rounding left the range"
+    )

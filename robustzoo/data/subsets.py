@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,18 +34,22 @@ def evaluation_subset(dataset, n: int | None = None, seed: int = 0) -> Subset:
 
     The draw is a prefix of a permutation keyed by (seed, size of the data set): for one seed a smaller subset
     lies inside every larger one. Reads every chosen image once, for the digest.
-    Raises ValueError unless 1 <= n <= len(dataset) and 0 <= seed < 2^64.
+    Raises DataError unless n and seed are whole numbers, 1 <= n <= len(dataset) and 0 <= seed < 2^64.
     """
     total = len(dataset)
-    if n is not None and not 1 <= n <= total:
-        raise ValueError(f"n must be between 1 and {total} (the images there are), got {n}")
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"seed must be in [0, 2^64), got {seed}")
+    if n is not None and not (_whole(n) and 1 <= n <= total):
+        raise DataError(f"n is {n!r}; expected a whole number from 1 to {total}, the images there are")
+    if not (_whole(seed) and 0 <= seed < 2**64):
+        raise DataError(f"seed is {seed!r}; expected a whole number in [0, 2^64)")
     if n is None or n == total:
         name, indices = "all", list(range(total))
     else:
         name, indices = f"n{n}-seed{seed}", sorted(permutation(total, seed)[:n].tolist())
     return Subset(name, indices, pixel_digest(dataset, indices), dataset)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def training_rows(n: int, split: str, holdout_size: int) -> np.ndarray:

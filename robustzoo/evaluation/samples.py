@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import numbers
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
 from robustzoo.data import (
     DataError,
@@ -33,6 +35,10 @@ def open_samples(data: Any, model: nn.Module, data_root: str | Path | None = Non
     """
     recipe = getattr(model, "recipe", None)
     if recipe is not None and isinstance(data, str | Path) and Path(data).is_dir():
+        if data_root is not None:
+            raise DataError(
+                f"data is the folder {str(data)!r}, and data_root is given too; expected one folder"
+            )
         return load_dataset(recipe.dataset, data, split="test")
     shape = getattr(model, "input_shape", None)
     return open_data(data, data_root, **({} if shape is None else {"image_size": shape[1]}))
@@ -45,22 +51,36 @@ def choose_samples(
     image once.
 
     Raises:
-        DataError: n or a position is out of range, a position occurs twice, or both are given.
+        DataError: n or a position is no whole number or out of range, a position occurs twice, or both are
+            given.
     """
-    size = len(dataset)
+    if n is not None and indices is not None:
+        raise DataError(f"n is {n}, and indices are given too; expected one of them")
     if indices is None:
-        if n is not None and not 1 <= n <= size:
-            raise DataError(f"n is {n}; expected 1..{size}, the images of {dataset.key}")
         return evaluation_subset(dataset, n)
-    chosen = sorted(int(index) for index in indices)
-    if (
-        n is not None
-        or not chosen
-        or len(set(chosen)) < len(chosen)
-        or not 0 <= chosen[0] <= chosen[-1] < size
-    ):
-        raise DataError(
-            f"indices name {len(chosen)} positions{'' if n is None else f', and n is {n}'}; expected at "
-            f"least one, each once, within 0..{size - 1}, and no n beside them"
-        )
+    chosen = sorted(_positions(indices, dataset))
     return Subset(f"chosen{len(chosen)}", chosen, pixel_digest(dataset, chosen), dataset)
+
+
+def _positions(indices: Any, dataset: ImageDataset) -> list[int]:
+    """The positions as ints, after each has been checked."""
+    size = len(dataset)
+    expected = f"expected whole numbers in 0..{size - 1}, the positions of {dataset.key}, each once"
+    if isinstance(indices, Tensor | np.ndarray):
+        indices = indices.tolist()
+    if isinstance(indices, str | bytes) or not isinstance(indices, Iterable):
+        raise DataError(f"indices are {indices!r}; {expected}")
+    chosen: dict[int, None] = {}
+    for position in indices:
+        if isinstance(position, Tensor) and position.numel() == 1:
+            position = position.item()
+        if not isinstance(position, numbers.Integral) or isinstance(position, bool):
+            raise DataError(f"indices hold {position!r} ({type(position).__name__}); {expected}")
+        if not 0 <= position < size:
+            raise DataError(f"indices hold {position}; {expected}")
+        if int(position) in chosen:
+            raise DataError(f"indices hold {position} twice; {expected}")
+        chosen[int(position)] = None
+    if not chosen:
+        raise DataError(f"indices are empty; {expected}, and at least one")
+    return list(chosen)

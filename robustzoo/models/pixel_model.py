@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -116,9 +117,10 @@ class PixelModel(nn.Module):
             return
         if x.isnan().any():
             raise PixelRangeError("pixels contain NaN; expected values in [0, 1]")
+        shown = str if x.dtype == torch.float64 else np.float32  # all digits: 1.0000001 must not read 1
         raise PixelRangeError(
-            f"pixels lie in [{low:.4g}, {high:.4g}]; expected [0, 1]. The model normalises by itself: "
-            "pass images divided by 255 and nothing else"
+            f"pixels lie in [{shown(low)!s}, {shown(high)!s}]; expected [0, 1]. The model normalises by "
+            "itself: pass images divided by 255 and nothing else (.clamp(0, 1) where rounding left the range)"
         )
 
 

@@ -28,7 +28,9 @@ def test_unknown_names_suggest_the_nearest():
 
 @pytest.mark.parametrize("key", sorted(set(LOADERS) - {"digits"}))
 def test_missing_folders_say_what_is_expected_there(key, tmp_path):
-    with pytest.raises(MissingData, match=r"--data FOLDER.*source: "):
+    with pytest.raises(
+        MissingData, match=r"data_root=DIR; .*--data-root DIR, in training --data DIR\).*source: "
+    ):
         load_dataset(key)
     with pytest.raises(MissingData, match=r"no data at .*nowhere; expected .* a folder with "):
         load_dataset(key, tmp_path / "nowhere")

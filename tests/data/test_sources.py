@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from robustzoo.data import DataError, DatasetSource, MissingData, TensorSource, load_dataset, open_data
 
@@ -29,9 +29,13 @@ def test_tensors_and_datasets_give_the_same_items():
         (X, Y.bool(), "labels must be integer class ids"),
         (X * 255, Y, r"expected \[0, 1\]; pass pixels before normalisation"),
         (X - 0.5, Y, r"expected \[0, 1\]"),
-        (X * float("nan"), Y, r"values from nan"),
+        (X * float("nan"), Y, "NaN among the pixels"),
+        (X.clamp(min=1 + 1e-7), Y, r"from 1\.0000001 to 1\.0000001, expected \[0, 1\]"),
+        (X.double().clamp(min=1 + 1e-15), Y, r"from 1\.0000000000000\d+ to 1\.0000000000000\d+, expected"),
+        (X * float("inf"), Y, "NaN|inf"),
         ((X * 255).byte(), Y, "for bytes, divide by 255"),
-        (X, Y - 1, "label -1 of (image|item) 0 is not in 0 to"),
+        (X, Y - 1, "label -1 of (image|item) 0 is negative; expected class ids from 0"),
+        (X, Y * 0 - 1, "label -1 of (image|item) 0 is negative"),
         (X, Y + 1, "label 3 of (image|item) 1 is not in 0 to 2"),
         (X[:, 0], Y, "C, H, W"),
         (X[:0], Y[:0], "empty|length"),
@@ -47,8 +51,41 @@ def test_tensors_must_pair_up():
         TensorSource(X, Y[:4])
     with pytest.raises(DataError, match=r"labels must have shape \(5,\)"):
         TensorSource(X, torch.eye(5, dtype=torch.int64))
-    with pytest.raises(DataError, match="expected two tensors"):
+    with pytest.raises(DataError, match=r"expected two tensors.*got Tensor and list.*torch\.tensor"):
         open_data((X, [0, 1, 2, 3, 4]))
+    with pytest.raises(DataError, match=r"got ndarray and ndarray; convert arrays with torch\.from_numpy"):
+        open_data((X.numpy(), Y.numpy()))
+    with pytest.raises(DataError, match="data has 3 parts; expected a pair"):
+        open_data((X, Y, Y))
+
+
+def test_what_holds_no_images_and_labels_is_told_what_is_taken():
+    with pytest.raises(DataError, match=r"one Tensor of shape \(5, 3, 4, 6\); expected a pair of tensors"):
+        open_data(X)
+    with pytest.raises(DataError, match=r"one ndarray of shape .*made with torch\.from_numpy"):
+        open_data(X.numpy())
+    with pytest.raises(DataError, match=r"data is None; expected the name of a dataset, a folder"):
+        open_data(None)
+    with pytest.raises(DataError, match=r"data is a DataLoader; .*pass its \.dataset"):
+        open_data(DataLoader(TensorDataset(X, Y)))
+    with pytest.raises(DataError, match="have length 0"):
+        open_data([])
+
+
+def test_the_first_image_with_nan_is_named():
+    x = X.clone()
+    x[3, 0, 1, 2] = float("nan")
+    with pytest.raises(DataError, match=r"images: NaN among the pixels, first in image 3; expected numbers"):
+        TensorSource(x, Y)
+    with pytest.raises(DataError, match="the image of item 3: NaN among the pixels"):
+        list(DatasetSource(TensorDataset(x, Y)))
+
+
+def test_a_data_folder_that_does_not_exist_is_refused_where_none_is_needed(tmp_path):
+    for data in ("digits", (X, Y), TensorDataset(X, Y), load_dataset("digits")):
+        with pytest.raises(MissingData, match=r"no data at .*nowhere; .* need no data folder, so leave it"):
+            open_data(data, tmp_path / "nowhere")
+        assert len(open_data(data, tmp_path)) > 0
 
 
 def test_low_precision_becomes_float32_and_number_types_of_labels():
@@ -67,7 +104,7 @@ def test_datasets_with_other_faults():
         DatasetSource([(X[0], 0, "extra")])
     with pytest.raises(DataError, match=r"must be a tensor.*got Image; add a ToTensor"):
         DatasetSource([(Image.new("RGB", (4, 4)), 0)])
-    with pytest.raises(DataError, match="expected a Dataset with a length"):
+    with pytest.raises(DataError, match="a torch Dataset with a length"):
         open_data(iter([]))
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from robustzoo.data import DataError
+from robustzoo.data import DataError, TensorSource
 from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.guards import GuardError, check_forward, probe_images
+from robustzoo.evaluation.samples import choose_samples
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -130,6 +132,34 @@ def test_arguments_out_of_range_are_refused(options, error):
     arguments = {"threat_model": "linf:0.1", "protocol": "pgd-2", "progress": False, **options}
     with pytest.raises(error):
         evaluate(Wrapped().eval(), (X, Y), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"indices": []}, "indices are empty"),
+        ({"indices": [0, 0]}, "indices hold 0 twice"),
+        ({"indices": [1, 6]}, r"indices hold 6; expected whole numbers in 0\.\.5"),
+        ({"indices": [-1]}, "indices hold -1"),
+        ({"indices": [1.5]}, r"indices hold 1\.5 \(float\)"),
+        ({"indices": [True]}, "indices hold True"),
+        ({"indices": "12"}, "indices are '12'"),
+        ({"indices": 3}, "indices are 3"),
+        ({"indices": [0], "n": 1}, "n is 1, and indices are given too"),
+        ({"n": 7}, "n is 7; expected a whole number from 1 to 6"),
+    ],
+    ids=str,
+)
+def test_a_wrong_choice_of_images_names_what_is_wrong(options, words):
+    with pytest.raises(DataError, match=words):
+        choose_samples(TensorSource(X, Y), **options)
+
+
+def test_positions_may_be_an_array_or_a_tensor():
+    data = TensorSource(X, Y)
+    chosen = [choose_samples(data, indices=form) for form in ([4, 1], torch.tensor([4, 1]), np.array([1, 4]))]
+    assert all(subset.indices == [1, 4] for subset in chosen)
+    assert len({subset.digest for subset in chosen}) == 1
 
 
 def test_a_non_finite_logit_met_later_is_refused(tmp_path):

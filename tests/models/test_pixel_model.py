@@ -84,6 +84,7 @@ BAD_PIXELS = [
     (np.zeros((2, 1, 8, 8), dtype=np.float32), "ndarray.*expected a torch.Tensor"),
     (with_value(1.001), r"\[0.5, 1.001\].*divided by 255"),
     (with_value(-1e-3), r"\[-0.001, 0.5\]"),
+    (with_value(1.0000001), r"\[0.5, 1.0000001\]"),
     (with_value(float("nan")), "NaN"),
     (with_value(float("inf")), "inf"),
     (torch.zeros(2, 3, 8, 8), r"\(2, 3, 8, 8\); expected \(B, 1, 8, 8\)"),
