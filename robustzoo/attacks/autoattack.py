@@ -37,7 +37,7 @@ class SampleResult:
 
     witness: float32 (C, H, W) on the CPU, a point in ball and box that fools the model; margin: z_y minus the
     largest other logit there (negative, or zero at a tie). forwards, backwards: passes this sample needed,
-    the same however it was batched.
+    the same however it was batched. blind: attacks that saw no gradient but zero on this sample.
     """
 
     id: int
@@ -49,6 +49,7 @@ class SampleResult:
     margin: float | None
     forwards: int
     backwards: int
+    blind: tuple[str, ...] = ()
 
 
 def run_protocol(
@@ -159,6 +160,7 @@ def _merged(before: SampleResult, attack: str, outcome: Outcome) -> SampleResult
         before,
         forwards=before.forwards + outcome.forwards,
         backwards=before.backwards + outcome.backwards,
+        blind=(*before.blind, attack) if outcome.blind else before.blind,
     )
     if not outcome.broken:
         return after

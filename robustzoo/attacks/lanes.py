@@ -45,7 +45,7 @@ class Sample:
 @dataclass(frozen=True)
 class Outcome:
     """What one member did to one sample. `target` is None for untargeted attacks, `point` (C, H, W) on the
-    CPU."""
+    CPU. `blind`: it asked for gradients, and every one was zero at every pixel."""
 
     id: int
     broken: bool
@@ -56,6 +56,7 @@ class Outcome:
     margin: float | None
     forwards: int
     backwards: int
+    blind: bool = False
 
 
 class Lanes:
@@ -67,6 +68,7 @@ class Lanes:
         self.y, self.ids, self.attempt, self.target = torch.zeros(4, lanes, dtype=torch.int64, device=device)
         self.active = torch.zeros(lanes, dtype=torch.bool, device=device)
         self.forwards, self.backwards = torch.zeros(2, lanes, dtype=torch.int64, device=device)
+        self.slope = torch.zeros(lanes, dtype=torch.bool, device=device)  # some gradient was not zero
         self.samples: list[Sample | None] = [None] * lanes
 
     def load(self, lane: int, sample: Sample) -> None:
@@ -75,6 +77,7 @@ class Lanes:
         self.x[lane] = sample.image().to(self.x)
         self.y[lane], self.ids[lane], self.active[lane] = sample.label, sample.id, True
         self.forwards[lane] = self.backwards[lane] = 0
+        self.slope[lane] = False
 
     def free(self, lane: int) -> None:
         """Take the sample out; the image stays as padding."""
@@ -183,6 +186,7 @@ def run_member(model: nn.Module, search: Search, waiting: Iterable[Sample]) -> I
             wants &= ~fooled
             if wants.any():
                 grad = _gradient(loss, points)
+                lanes.slope |= wants & (grad != 0).flatten(1).any(1)
             lanes.backwards += wants
             loss = loss.detach()
         iterations = search.iteration
@@ -208,6 +212,7 @@ def run_member(model: nn.Module, search: Search, waiting: Iterable[Sample]) -> I
                 margin=float(margins[lane]) if broken else None,
                 forwards=int(lanes.forwards[lane]),
                 backwards=int(lanes.backwards[lane]),
+                blind=bool((lanes.backwards[lane] > 0) & ~lanes.slope[lane]),
             )
             lanes.free(lane)
             _refill(lanes, lane, member, queue, starting)

@@ -1,13 +1,14 @@
 """Guards: what must be true of a model before its robustness number means anything.
 
-Every guard is an error, never a warning: each of these mistakes changes the number and is easily overlooked.
+Every guard is an error, since each of these mistakes changes the number and is easily overlooked; only zero
+gradients, which a robust model may have on single images, are a warning.
 (Images outside [0, 1] and labels that are not class ids are refused where data are opened, in
 robustzoo.data.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,14 @@ from torch import Tensor, nn
 # Two forwards of the same sample may differ by rounding (another batch shape picks another kernel), relative
 # to the largest logit. Dropout, batch statistics or added noise differ by orders of magnitude more.
 _SAME = 1e-4
+
+
+# Share of the attacked images beyond which zero gradients are no accident.
+_FEW = 0.01
+
+
+class EvaluationWarning(UserWarning):
+    """The number stands, but a reader of it should know more."""
 
 
 class GuardError(ValueError):
@@ -36,6 +45,24 @@ def check_labels(labels: Sequence[int] | np.ndarray, num_classes: int) -> None:
             f"0..{num_classes - 1}. Check that model and data number the same classes in the same order, "
             "from 0"
         )
+
+
+def masking_warning(blind: Mapping[str, int], attacked: int) -> str | None:
+    """What to say of gradients that were zero throughout; None where that is no more than a few images.
+
+    Args:
+        blind: attack -> images for which every gradient it asked for was zero.
+        attacked: images that were classified correctly, and so attacked.
+    """
+    many = {attack: count for attack, count in blind.items() if count > _FEW * attacked}
+    if not many:
+        return None
+    counts = ", ".join(f"{attack} on {count} of {attacked} images" for attack, count in many.items())
+    return (
+        f"gradient masking suspected: every gradient was zero for {counts}, so these attacks could not "
+        "search and the robust accuracy may be overestimated. Look for rounding, detach or saturated "
+        "outputs in the model, and evaluate it without them or with a protocol that includes `square`"
+    )
 
 
 def check_eval_mode(model: nn.Module) -> None:

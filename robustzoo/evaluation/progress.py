@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from robustzoo.evaluation.guards import EvaluationWarning
 
 # Seconds between two lines where there is no terminal.
 _QUIET_SECONDS = 20.0
@@ -20,8 +23,8 @@ class Reporter:
 
     Args:
         progress: True shows it, False is silent, and a function gets every message as a dict instead:
-            {"event": "cost" | "note", "text"} or {"event": "progress", "stage", "done", "total", "robust",
-            "worker"}.
+            {"event": "cost" | "note" | "warning", "text"} or {"event": "progress", "stage", "done", "total",
+            "robust", "worker"}.
         stream: where to write; a terminal gets a bar, anything else plain lines.
     """
 
@@ -61,6 +64,13 @@ class Reporter:
         elif self._shown:
             print(text, file=self._stream, flush=True)
 
+    def warn(self, text: str) -> None:
+        """A line that must not be lost: where nothing is shown, a Python warning at evaluate's caller."""
+        if self._shown or self._listener is not None:
+            self.say(text if self._listener is not None else f"warning: {text}", "warning")
+        else:
+            warnings.warn(text, EvaluationWarning, stacklevel=3)
+
     def update(
         self, stage: str, done: int, total: int, robust: int | None = None, worker: int | None = None
     ) -> None:
@@ -83,8 +93,15 @@ class Reporter:
             print(f"{text}: {done}/{total} {left}".rstrip(), file=self._stream, flush=True)
 
 
+def estimate(seconds: float) -> str:
+    """`seconds` as a guess: under 1 s, about 12 s."""
+    return duration(seconds) if seconds < 1 else f"about {duration(seconds)}"
+
+
 def duration(seconds: float) -> str:
-    """`seconds` as people say it: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    """`seconds` as people say it: under 1 s, 4.2 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 1:
+        return "under 1 s"
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from robustzoo.cards.evidence import Evidence
+from robustzoo.evaluation.guards import masking_warning
 from robustzoo.evaluation.progress import duration
 
 # Square using no gradient, it should find next to nothing after attacks that do: 0.2 points at most.
@@ -34,6 +35,9 @@ def report(evidence: Evidence) -> str:
         lines.append(
             f"flag: Square broke {square} images that every gradient attack left: gradients may be masked"
         )
+    masked = masking_warning(run.get("zero_gradients", {}), counts["clean_correct"])
+    if masked is not None:
+        lines.append(f"flag: {masked}")
     lines += ["", _witnesses(doc), _cost(doc), _machine(run, doc["micro_batch_size"])]
     return "\n".join(lines)
 

@@ -7,7 +7,8 @@ import io
 import pytest
 
 from robustzoo.evaluation import progress
-from robustzoo.evaluation.progress import Reporter, duration
+from robustzoo.evaluation.guards import EvaluationWarning
+from robustzoo.evaluation.progress import Reporter, duration, estimate
 
 
 class Terminal(io.StringIO):
@@ -54,7 +55,26 @@ def test_silence_and_a_listener(capsys):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.42, "0.4 s"), (12, "12 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
+    ("seconds", "text"),
+    [(0.02, "under 1 s"), (4.2, "4.2 s"), (12, "12 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")],
 )
 def test_durations_as_people_say_them(seconds, text):
     assert duration(seconds) == text
+
+
+def test_an_estimate_is_never_about_nothing():
+    assert [estimate(seconds) for seconds in (0.0, 0.9, 12)] == ["under 1 s", "under 1 s", "about 12 s"]
+
+
+def test_a_warning_is_shown_heard_or_raised_as_one():
+    stream, events = io.StringIO(), []
+    Reporter(True, stream).warn("odd")
+    Reporter(events.append).warn("odd")
+    assert stream.getvalue() == "warning: odd\n" and events == [{"event": "warning", "text": "odd"}]
+
+    def evaluate() -> None:
+        Reporter(False).warn("odd")
+
+    with pytest.warns(EvaluationWarning, match="odd") as caught:
+        evaluate()
+    assert caught[0].filename == __file__
