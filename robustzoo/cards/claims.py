@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from robustzoo.cards.metadata import TASK, CardError, bad_card, parse_card
+from robustzoo.cards.model_names import recipe_name
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
 
@@ -102,7 +103,7 @@ class Claim:
         doc = evidence.doc
         counts, dataset, protocol = doc["counts"], doc["dataset"], doc["protocol"]
         return cls(
-            model_name=doc["model"]["name"],
+            model_name=recipe_name(doc["model"]),
             threat_model=evidence.threat_model,
             dataset_id=dataset["id"],
             split=dataset["split"],

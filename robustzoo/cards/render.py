@@ -9,6 +9,7 @@ from robustzoo.cards import passages
 from robustzoo.cards.claims import Claim, eval_results
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.metadata import bad_card, card_data, dump_block
+from robustzoo.cards.model_names import recipe_name
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.describe import describe
 from robustzoo.registry.fields import FIELDS
@@ -70,7 +71,7 @@ def render_card(
 
 def _require_same_model(recipe: Recipe, evidence: Evidence, weights_sha256: str) -> None:
     model = evidence.doc["model"]
-    if model["name"] != recipe.name:
+    if recipe_name(model) != recipe.name:
         raise bad_card(f"the evidence is about {model['name']}, the recipe about {recipe.name}")
     if model["sha256"] != weights_sha256:
         raise bad_card(f"the evidence is about weights {model['sha256']}, the card about {weights_sha256}")
