@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from robustzoo.attacks.autoattack import SampleResult
@@ -21,21 +20,31 @@ from robustzoo.attacks.protocols import Protocol
 from robustzoo.attacks.protocols import protocol as make_protocol
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.witnesses import Witnesses
-from robustzoo.data import Subset
+from robustzoo.data import DataError, Subset
 from robustzoo.evaluation import machine
+from robustzoo.evaluation.arguments import (
+    check_model,
+    check_name,
+    check_path,
+    check_progress,
+    check_protocol,
+    check_seed,
+    check_threat_model,
+    check_whole,
+    check_writable,
+)
 from robustzoo.evaluation.guards import (
-    GuardError,
     check_eval_mode,
     check_forward,
     check_labels,
+    masking_warning,
     probe_images,
 )
-from robustzoo.evaluation.progress import Reporter, duration
+from robustzoo.evaluation.identity import identify, weights_hash
+from robustzoo.evaluation.progress import Reporter, estimate
 from robustzoo.evaluation.samples import choose_samples, open_samples
 from robustzoo.evaluation.witnessing import Candidate, make_witnesses
-from robustzoo.evaluation.workers import ModelFolder, Work, run_share, run_shares
-from robustzoo.models.folder import sha256_file
-from robustzoo.models.pixel_model import PixelModel
+from robustzoo.evaluation.workers import ModelFolder, Work, refuse_in_worker, run_share, run_shares
 from robustzoo.registry import ThreatModel
 
 # Large enough to keep one core busy on small images, small enough for a laptop at 224 pixels.
@@ -75,33 +84,44 @@ def evaluate(
         indices: evaluate these positions of the dataset instead, given in any order.
         seed: of every draw of the attacks; recorded.
         micro_batch_size: images a forward pass, one shape for the whole run; recorded, since the last bits of
-            float32 results depend on it. Default: 64, or the number of images where that is smaller.
-        workers: processes that share the images.
+            float32 results depend on it. Default: 64, or the number of images where that is smaller. A larger
+            one than there are images is filled up with padding.
+        workers: processes that share the images. Each of them imports the calling script anew, so a script
+            must make the call under `if __name__ == "__main__":`.
         device: where to compute; default: where the model is.
         out: folder in which `evidence/<protocol>.<dataset>-<split>-<subset>.json` and its
             `.witness.safetensors` are written, atomically, after everything has succeeded.
         data_root: folder of a named dataset's files.
-        name: what the Evidence calls the model; default: its registry name, or its class.
+        name: what the Evidence calls the model; default: its registry name (with the hash behind it where
+            the weights are not the published ones), or its class.
         progress: True shows it on standard error, False is silent, a function gets each message as a dict.
+
+    Warns:
+        EvaluationWarning (with progress=False; else among the messages): zero gradients, which the Evidence
+            counts under `run.zero_gradients`, or weights that are not the published ones of their name.
 
     Returns:
         Evidence, with the attribute `witness_set` (Witnesses: a point that fools the model for each image
         that was classified correctly and broken).
 
     Raises:
-        GuardError: the model would give a meaningless number, or an argument is out of range.
+        GuardError: the model would give a meaningless number, or an argument is not what is expected.
+        NonFiniteLogits: the model answers NaN or infinity for an image, clean or attacked.
         DataError, MissingData, ThreatModelError, ProtocolError: what was asked for does not exist.
         WorkerError: a worker process failed. Nothing is written on any error.
     """
-    if threat_model is None:
-        threat_model = getattr(model, "threat_model", None)
-        if threat_model is None:
-            raise GuardError('no threat model: the model has none of its own; pass one such as "linf:8/255"')
-    threat_model = ThreatModel.parse(threat_model)
-    least = {"seed": (seed, 0), "micro_batch_size": (micro_batch_size, 1), "workers": (workers, 1)}
-    for label, (value, low) in least.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
-            raise GuardError(f"{label} is {value!r}; expected an integer of at least {low}")
+    refuse_in_worker()
+    check_model(model)
+    threat_model = check_threat_model(threat_model, model)
+    check_protocol(protocol, threat_model)
+    check_whole("n", n, 1, error=DataError)
+    check_seed(seed, optional=False)
+    check_whole("micro_batch_size", micro_batch_size, 1)
+    check_whole("workers", workers, 1, optional=False)
+    check_name(name)
+    check_progress(progress)
+    check_path("data_root", data_root)
+    check_path("out", out)
     check_eval_mode(model)
     device = machine.device_of(model) if device is None else machine.find_device(device)
     if out is not None:
@@ -121,15 +141,26 @@ def evaluate(
             check_labels(dataset.labels, num_classes)
         make_protocol(protocol, threat_model, num_classes)  # refused before the images are read
         subset = choose_samples(dataset, n, indices)
-        size = min(DEFAULT_MICRO_BATCH, len(subset)) if micro_batch_size is None else micro_batch_size
-        workers = min(workers, len(subset))
-        work = Work(dataset, protocol, threat_model, num_classes, seed, size, str(device))
+        size = min(DEFAULT_MICRO_BATCH, len(subset)) if micro_batch_size is None else int(micro_batch_size)
+        if size > len(subset):
+            reporter.say(
+                f"micro-batch {size} is larger than the {len(subset)} images: the rest of each batch is "
+                "padding, which costs time and changes nothing"
+            )
+        identity = identify(model, name)
+        if identity.warning is not None:
+            reporter.warn(identity.warning)
+        workers = min(int(workers), len(subset))
+        work = Work(dataset, protocol, threat_model, num_classes, int(seed), size, str(device))
         reporter.say(cost_line(model, dataset[subset.indices[0]][0], work, len(subset), workers), "cost")
         results = _attack(model, work, subset, workers, reporter)
         witnesses = _witnesses(model, work, results, device, reporter)
         fingerprint = machine.fingerprint(device, size)
+        blind = Counter(attack for result in results for attack in result.blind)
+        masked = masking_warning(blind, sum(result.predicted == result.label for result in results))
+        if masked is not None:
+            reporter.warn(masked)
 
-    sha256 = weights_hash(model)
     run = {
         "started": started.isoformat(timespec="seconds"),
         "wall_seconds": round(time.perf_counter() - start, 3),
@@ -138,8 +169,9 @@ def evaluate(
         "workers": workers,
         "fingerprint": fingerprint,
         "versions": machine.versions(),
+        "zero_gradients": dict(sorted(blind.items())),
     }
-    described = {"name": name or _name(model, sha256), "sha256": sha256}
+    described = {"name": identity.name, "sha256": identity.sha256}
     evidence = _evidence(described, work, subset, results, run)
     evidence.witness_set = witnesses
     if out is not None:
@@ -155,7 +187,7 @@ def cost_line(model: nn.Module, x: Tensor, work: Work, count: int, workers: int)
     seconds = (forwards * forward + backwards * backward) * count / work.micro_batch_size / workers
     return (
         f"{work.protocol.name} on {count} images: at most {count * forwards:,} forwards and "
-        f"{count * backwards:,} backwards, about {duration(seconds)} if all stay robust "
+        f"{count * backwards:,} backwards, {estimate(seconds)} if all stay robust "
         f"({workers} process{'es' if workers > 1 else ''}, micro-batch {work.micro_batch_size}, "
         f"{work.device})"
     )
@@ -173,33 +205,6 @@ def passes_at_most(protocol: Protocol) -> tuple[int, int]:
         forwards += member.attempts + steps * (2 if member.algorithm == "fab" else 1)
         backwards += 0 if member.algorithm == "square" else steps
     return forwards, backwards
-
-
-def weights_hash(model: nn.Module) -> str | None:
-    """SHA-256 of the file that the model was loaded from; None without one or if changed since."""
-    if not isinstance(model, PixelModel) or model.folder is None:
-        return None
-    path = Path(model.folder) / "model.safetensors"
-    if not path.is_file():
-        return None
-    stored, state = load_file(path), model.network.state_dict()
-    same = stored.keys() == state.keys() and all(torch.equal(stored[key], state[key].cpu()) for key in stored)
-    return sha256_file(path) if same else None
-
-
-def check_writable(folder: Path) -> None:
-    """Refuse a place for results that cannot be written, before hours are spent; creates nothing.
-
-    Raises:
-        GuardError: the folder, or the nearest one above that exists, is a file or may not be written.
-    """
-    place = folder.absolute() / "evidence"
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise GuardError(
-            f"out is {str(folder)!r}, but {place} is no folder that can be written: choose another"
-        )
 
 
 def write_evidence(evidence: Evidence, witnesses: Witnesses, out: Path) -> Path:
@@ -301,11 +306,3 @@ def _sample(result: SampleResult) -> dict[str, Any]:
         if by is None
         else {"attack": by.attack, "target": by.target, "restart": by.restart, "iteration": by.iteration},
     }
-
-
-def _name(model: nn.Module, sha256: str | None) -> str:
-    own = getattr(model, "name", None)
-    if own is None:
-        return type(model).__name__
-    changed = sha256 is None and getattr(model, "folder", None) is not None
-    return f"{own} (changed since loading)" if changed else own

@@ -30,7 +30,7 @@ def find_device(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise GuardError(
             f"device {str(name)!r} cannot be used: {error}. Expected cpu, or cuda with a GPU"
         ) from error

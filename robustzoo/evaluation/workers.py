@@ -21,9 +21,25 @@ from robustzoo.attacks.protocols import Protocol, protocol
 from robustzoo.evaluation.machine import placed, strict_arithmetic
 from robustzoo.registry import ThreatModel
 
+_NAME = "robustzoo worker"
+_GUARD = (
+    "a script that calls evaluate with workers > 1 must do so under `if __name__ == '__main__':`, since each "
+    "worker process imports the script anew"
+)
+
 
 class WorkerError(RuntimeError):
     """A worker process failed or was killed; no result is used."""
+
+
+def refuse_in_worker() -> None:
+    """Stop a worker process in which the user's script runs a second time, before it computes anything.
+
+    Raises:
+        WorkerError: this process is a worker.
+    """
+    if multiprocessing.current_process().name.startswith(_NAME):
+        raise WorkerError(f"this process is a worker of an evaluation, not the one that called it: {_GUARD}")
 
 
 @dataclass(frozen=True)
@@ -97,7 +113,7 @@ def run_shares(
         for number in range(workers):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_work_in_process, args=(theirs,), name=f"robustzoo worker {number}", daemon=True
+                target=_work_in_process, args=(theirs,), name=f"{_NAME} {number}", daemon=True
             )
             process.start()
             theirs.close()  # so that the death of the process reads as end of file here
@@ -174,9 +190,9 @@ def _death(process: multiprocessing.process.BaseProcess, share: list[int]) -> Wo
     if code is not None and code < 0:
         reason = f"was killed by {signal.Signals(-code).name} (often: out of memory)"
     else:
-        reason = (
-            f"ended with exit code {code} before its result (a script that calls evaluate with workers > 1 "
-            "needs `if __name__ == '__main__':` around the call)"
+        return WorkerError(
+            f"{process.name} ended with exit code {code} before its result; nothing was written. The likely "
+            f"cause: {_GUARD}. Its own message stands on standard error"
         )
     return WorkerError(
         f"{process.name} {reason}, with {len(share)} samples to do; nothing was written. Try again with "

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from robustzoo.cards import render_card
 from robustzoo.data import load_dataset
 from robustzoo.evaluation.evaluator import evaluate
+from robustzoo.evaluation.guards import EvaluationWarning
 from robustzoo.models.folder import read_folder, write_folder
 from robustzoo.models.pixel_model import pixel_model
 from robustzoo.registry import recipe
@@ -56,9 +57,10 @@ def published(tmp_path_factory):
         model.head.bias.copy_(bias)
     folder = tmp_path_factory.mktemp("published") / "model"
     write_folder(folder, model, chosen)
-    evidence = evaluate(
-        read_folder(folder), "digits", "linf:1/40", "pgd-5", n=100, out=folder, progress=False
-    )
+    with pytest.warns(EvaluationWarning, match="does not hold the published weights"):
+        evidence = evaluate(
+            read_folder(folder), "digits", "linf:1/40", "pgd-5", n=100, out=folder, progress=False
+        )
     text = render_card(chosen, evidence, evidence.doc["model"]["sha256"])
     (folder / "README.md").write_text(text, encoding="utf-8")
     return folder

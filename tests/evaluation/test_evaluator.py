@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import shutil
 
 import numpy as np
 import pytest
@@ -13,13 +14,16 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from robustzoo.attacks.protocols import protocol
-from robustzoo.cards import Evidence, Witnesses
+from robustzoo.cards import Claim, Evidence, Witnesses, lint_card, render_card
 from robustzoo.data import load_dataset
 from robustzoo.evaluation.evaluator import evaluate, passes_at_most, weights_hash
+from robustzoo.evaluation.guards import EvaluationWarning
 from robustzoo.evaluation.report import report
+from robustzoo.evaluation.verification import verify
 from robustzoo.evaluation.witnessing import inside, leads
-from robustzoo.models.folder import read_folder
+from robustzoo.models.folder import HashMismatch, read_folder
 from robustzoo.registry import ThreatModel
+from robustzoo.registry.entries import find_entry
 
 EPS = "linf:1/20"
 
@@ -190,6 +194,38 @@ def test_weights_changed_in_memory_are_not_called_by_the_files_hash(published):
     assert weights_hash(model) is None
     found = evaluate(model, "digits", EPS, "pgd-2", n=5, progress=False)
     assert found.doc["model"]["sha256"] is None and "changed" in found.doc["model"]["name"]
+
+
+def test_weights_that_are_not_the_published_ones_never_carry_the_registry_name_alone(published):
+    model = read_folder(published)
+    sha256, locked = weights_hash(model), find_entry(model.name).weights.sha256
+    with pytest.warns(EvaluationWarning, match=f"{sha256}.*{locked}.*robustzoo.load") as caught:
+        found = evaluate(model, "digits", None, "pgd-2", n=5, progress=False)
+    assert caught[0].filename == __file__
+    assert found.doc["model"] == {"name": f"{model.name} (weights {sha256[:12]})", "sha256": sha256}
+    assert find_entry(found.doc["model"]["name"]) is None
+    # A card of the folder is still about its recipe, and its owner may call it something else.
+    text = render_card(model.recipe, found, sha256)
+    assert lint_card(text, model.recipe, found) == [] and Claim.from_card(text)[0].model_name == model.name
+    assert evaluate(model, "digits", EPS, "pgd-2", n=5, name="mine", progress=False).doc["model"] == {
+        "name": "mine",
+        "sha256": sha256,
+    }
+
+
+def test_a_flipped_byte_makes_another_model(tmp_path):
+    item = find_entry("vit_micro2.digits_linf.at_base")
+    folder = shutil.copytree(item.weights.folder, tmp_path / "model")
+    true = evaluate(read_folder(folder), "digits", None, "pgd-1", n=2, progress=False)
+    assert true.doc["model"] == {"name": item.name, "sha256": item.weights.sha256}
+    content = bytearray((folder / "model.safetensors").read_bytes())
+    content[-4] ^= 1  # the lowest bit of the last number
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.warns(EvaluationWarning, match="does not hold the published weights"):
+        found = evaluate(read_folder(folder), "digits", None, "pgd-1", n=2, progress=False)
+    assert found.doc["model"]["name"].startswith(f"{item.name} (weights ")
+    with pytest.raises(HashMismatch, match="Next: put the published file back"):
+        verify(folder, progress=False)
 
 
 def test_all_broken_none_correct_and_one_image(linear):

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from robustzoo.cards import Evidence
 from robustzoo.data import DataError, TensorSource
+from robustzoo.evaluation.arguments import check_writable
 from robustzoo.evaluation.evaluator import evaluate
-from robustzoo.evaluation.guards import GuardError, check_forward, probe_images
+from robustzoo.evaluation.guards import (
+    EvaluationWarning,
+    GuardError,
+    check_forward,
+    masking_warning,
+    probe_images,
+)
+from robustzoo.evaluation.report import report
 from robustzoo.evaluation.samples import choose_samples
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -132,6 +144,126 @@ def test_arguments_out_of_range_are_refused(options, error):
     arguments = {"threat_model": "linf:0.1", "protocol": "pgd-2", "progress": False, **options}
     with pytest.raises(error):
         evaluate(Wrapped().eval(), (X, Y), **arguments)
+
+
+WRONG_ARGUMENTS = [
+    ({"model": "vit_micro2.digits_linf.at_base"}, r"a name; .*robustzoo\.load\('vit_micro2"),
+    ({"model": None}, r"model is None; expected a torch\.nn\.Module"),
+    ({"model": lambda x: x}, r"model is a function; expected a torch\.nn\.Module.*wrap the function"),
+    ({"model": nn.Linear}, "the class Linear.*pass an instance"),
+    ({"model": 3}, r"model is 3 \(int\)"),
+    ({"data": None}, "data is None; expected the name"),
+    ({"data": X}, "one Tensor of shape"),
+    ({"threat_model": None}, "no threat model.*linf:8/255"),
+    ({"threat_model": 0.1}, r"0\.1 \(float\) is not a threat model"),
+    ({"threat_model": "linf:eight"}, "linf:eight"),
+    ({"protocol": None}, "protocol is None; expected a name such as 'aa-standard'"),
+    ({"protocol": 10}, r"protocol is 10 \(int\)"),
+    ({"protocol": "autoattack"}, "unknown protocol 'autoattack'"),
+    *(({"n": n}, f"n is {n!r} .*expected a whole number of at least 1") for n in (1.5, "3", 0, -2, True)),
+    *(({"micro_batch_size": size}, f"micro_batch_size is {size!r}") for size in (0, -1, 2.0, "8")),
+    *(({"workers": workers}, f"workers is {workers!r}") for workers in (0, -1, 1.5, None)),
+    *(({"seed": seed}, f"seed is {seed!r}") for seed in (-1, 0.5, "1", None, 2**64)),
+    ({"device": 1.5}, "device '1.5' cannot be used"),
+    ({"out": 3}, r"out is 3 \(int\); expected the path of a folder"),
+    ({"out": ""}, "out is ''"),
+    ({"out": __file__}, "is a file; expected a folder"),
+    ({"data_root": 3}, "data_root is 3"),
+    ({"data_root": "nowhere"}, "no data at nowhere"),
+    ({"name": ""}, "name is ''"),
+    ({"name": 3}, "name is 3"),
+    ({"progress": "yes"}, "progress is 'yes'"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG_ARGUMENTS, ids=[str(o) for o, _ in WRONG_ARGUMENTS])
+def test_wrong_arguments_are_named_before_the_model_is_called(options, words):
+    def refuse(logits, x):
+        raise AssertionError("computed with a wrong argument")
+
+    arguments = {
+        "model": Wrapped(refuse).eval(),
+        "data": (X, Y),
+        "threat_model": "linf:0.1",
+        "protocol": "pgd-2",
+        "progress": False,
+        **options,
+    }
+    with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
+        evaluate(**arguments)
+    assert type(caught.value).__module__.startswith("robustzoo")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, which takes no files")
+def test_a_place_that_only_says_it_is_writable_is_refused_at_once():
+    with pytest.raises(GuardError, match=r"out is '/proc/x', but nothing can be written there"):
+        evaluate(Wrapped().eval(), (X, Y), "linf:0.1", "pgd-2", out="/proc/x", progress=False)
+
+
+def test_trying_a_place_for_results_leaves_nothing(tmp_path):
+    check_writable(tmp_path / "new" / "folder")
+    assert not list(tmp_path.iterdir())
+
+
+def test_numpy_integers_are_whole_numbers():
+    number = np.int64
+    arguments = ((X, Y), "linf:0.1", "pgd-2")
+    options = {"n": 3, "seed": 1, "micro_batch_size": 2, "workers": 1}
+    first = evaluate(Wrapped().eval(), *arguments, **options, progress=False)
+    wide = {key: number(value) for key, value in options.items()}
+    assert evaluate(Wrapped().eval(), *arguments, **wide, progress=False).key() == first.key()
+
+
+class Rounding(Wrapped):
+    """Sees only the pixels' nearest quarter: the gradient is there, and zero everywhere."""
+
+    def forward(self, x):
+        return super().forward((x * 4).round() / 4)
+
+
+def test_gradients_that_are_zero_throughout_are_told_and_recorded(tmp_path):
+    model = Rounding().eval()
+    with torch.no_grad():
+        y = model(X).argmax(1)
+    options = {"threat_model": "linf:0.01", "protocol": "apgd-ce+t"}
+    with pytest.warns(EvaluationWarning, match="gradient masking suspected.*may be overestimated") as caught:
+        found = evaluate(model, (X, y), **options, out=tmp_path, progress=False)
+    assert caught[0].filename == __file__
+    robust = found.robust_accuracy.correct
+    assert robust and found.doc["run"]["zero_gradients"]["apgd-ce"] >= robust
+    assert found.doc["run"]["zero_gradients"]["apgd-t"] >= robust
+    assert "zero_gradients" not in found.key()
+    (path,) = (tmp_path / "evidence").glob("*.json")
+    assert f"apgd-ce on {found.doc['run']['zero_gradients']['apgd-ce']} of 6" in report(Evidence.load(path))
+    events = []
+    evaluate(model, (X, y), **options, progress=events.append)
+    assert [e for e in events if e["event"] == "warning" and "overestimated" in e["text"]]
+
+
+def test_gradients_that_are_there_are_not_suspected():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = evaluate(Wrapped().eval(), (X, Y), "linf:0.1", "aa-standard", progress=False)
+    assert found.doc["run"]["zero_gradients"] == {}
+    assert "masking" not in report(found)
+
+
+def test_single_images_without_a_gradient_are_no_masking():
+    assert masking_warning({"apgd-ce": 5}, 500) is None
+    assert "apgd-ce on 6 of 500" in masking_warning({"apgd-ce": 6, "apgd-t": 1}, 500)
+    assert "apgd-t" not in masking_warning({"apgd-ce": 6, "apgd-t": 1}, 500)
+
+
+def test_a_batch_larger_than_the_data_is_remarked_once():
+    events = []
+    found = evaluate(
+        Wrapped().eval(), (X, Y), "linf:0.1", "pgd-2", micro_batch_size=9, progress=events.append
+    )
+    remarks = [e["text"] for e in events if "padding" in e.get("text", "")]
+    assert len(remarks) == 1 and remarks[0].startswith("micro-batch 9 is larger than the 6 images")
+    assert found.doc["micro_batch_size"] == 9
+    cost = next(e["text"] for e in events if e["event"] == "cost")
+    assert ", under 1 s if all stay robust" in cost
 
 
 @pytest.mark.parametrize(

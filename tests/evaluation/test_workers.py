@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -33,6 +35,25 @@ def test_a_model_that_pickle_refuses_is_explained(tmp_path):
     with pytest.raises(WorkerError, match="workers=1"):
         evaluate(Local(64, 10).eval(), (X, Y), "linf:0.1", "pgd-2", workers=2, out=tmp_path, progress=False)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_script_without_the_main_guard_is_told_and_runs_nothing_twice(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, robustzoo\n"
+        "model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()\n"
+        "data = torch.rand(4, 1, 2, 2), torch.tensor([0, 1, 0, 1])\n"
+        "robustzoo.evaluate(model, data, 'linf:0.1', 'pgd-2', workers=2, progress=False, out='out')\n"
+        "print('went on')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    assert "WorkerError: this process is a worker of an evaluation" in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert "WorkerError: robustzoo worker" in last and "under `if __name__ == '__main__':`" in last
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
 def test_a_failing_worker_passes_its_traceback_on(linear):
