@@ -1,11 +1,11 @@
 """Vision transformers that timm does not have, registered with timm when `robustzoo.models` is imported.
 
-| entry point                 | images  | tokens      | made of                                               |
-|-----------------------------|---------|-------------|-------------------------------------------------------|
-| robustzoo_vit_base_k4s2     | 32x32   | 15 x 15 + 1 | ViT-B, patches of 4 that overlap by half (stride 2)   |
-| robustzoo_vit_large_k4s2    | 32x32   | 15 x 15 + 1 | ViT-L, the same patches                               |
-| robustzoo_vit_large_r50_s16 | 224x224 | 14 x 14 + 1 | ResNetV2-50 stem of stages 3, 4, 9, then ViT-L        |
-| robustzoo_vit_large_r50_s4  | 32x32   | 8 x 8 + 1   | the same stem: first convolution 3x3/1, no max-pool   |
+| entry point                 | images  | tokens      | made of                                              |
+|-----------------------------|---------|-------------|------------------------------------------------------|
+| robustzoo_vit_base_k4s2     | 32x32   | 15 x 15 + 1 | ViT-B, patches of 4 that overlap by half (stride 2)  |
+| robustzoo_vit_large_k4s2    | 32x32   | 15 x 15 + 1 | ViT-L, the same patches                              |
+| robustzoo_vit_large_r50_s16 | 224x224 | 14 x 14 + 1 | ResNetV2-50 stem of stages 3, 4, 9, then ViT-L       |
+| robustzoo_vit_large_r50_s4  | 32x32   | 8 x 8 + 1   | the same stem: first convolution 3x3/1, no max-pool  |
 
 The stem is that of timm's vit_base_r50_s16_224: group norm, standardised convolutions, padding as in the
 original release. The networks for 32x32 images take the paper's checkpoints with resampled kernels
