@@ -32,11 +32,12 @@ def threat(threat_model: ThreatModel) -> str:
 def summary(recipe: Recipe) -> str:
     """What the model is, in one paragraph."""
     architecture, dataset = ARCHITECTURES[recipe.architecture], DATASETS[recipe.dataset]
+    parameters = architecture.parameter_count(recipe.image_size, recipe.num_classes)
     method = ", with ".join([LOSSES[recipe.loss].title, *(DEFENCES[key].title for key in recipe.defences)])
     return (
         "An image classifier trained to keep its answer under every perturbation of at most "
         f"**{threat(recipe.threat_model)}**, pixels in [0, 1].\n\n"
-        f"- Network: {architecture.title}; {architecture.parameters[recipe.image_size]:,} parameters.\n"
+        f"- Network: {architecture.title}; {parameters:,} parameters.\n"
         f"- Images: {dataset.title}; {recipe.num_classes:,} classes, "
         f"{recipe.image_size} x {recipe.image_size} pixels, {_plural(recipe.channels, 'channel')}.\n"
         f"- Method: {method}.\n\n"

@@ -23,7 +23,7 @@ from robustzoo.registry import (
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS
 from robustzoo.registry.describe import describe
 from robustzoo.registry.fields import FIELDS, read_value, write_value
-from robustzoo.registry.recipes import science_digest, stopped
+from robustzoo.registry.recipes import partial, science_digest
 
 DIGITS = "vit_micro2.digits_linf."
 BUDGET = ("total_steps", "batch_size", "warmup_steps", "optimizer", "base_lr", "momentum", "attack_steps")
@@ -43,9 +43,9 @@ def test_every_name_has_a_whole_recipe(name):
     )
     assert made.image_size in architecture.networks
     assert (made.init == "random") == (architecture.init is None)
-    assert (made.trades_weight is not None) == (made.loss == "trades")
-    trh = made.defences == ("trh",)
-    assert trh == name.endswith("_trh")
+    assert (made.loss_weight is not None) == (made.loss != "at")
+    trh = "trh" in made.defences
+    assert trh == ("_trh" in name)
     assert all((value is not None) == trh for value in (made.trh_lambda, made.trh_schedule, made.trh_gamma))
     assert not (trh and made.l2_reg), "gamma replaces l2_reg; they never add up"
 
@@ -107,23 +107,26 @@ def test_the_digest_does_not_hear_names_and_sources():
     assert noted == made
 
 
-def test_one_training_budget_for_the_four_digits_models():
+def test_one_training_budget_for_all_digits_models():
     recipes = [recipe(name) for name in all_names() if name.startswith(DIGITS)]
-    assert len(recipes) == 4
+    assert len(recipes) == 44
     for field in BUDGET:
         assert len({getattr(made, field) for made in recipes}) == 1, field
     for made in recipes:
         assert made.threat_model == ThreatModel.parse("linf:1/10")
         assert (made.augmentation, made.attack_step_ratio, made.init) == ("none", 2.5, "random")
-        assert (made.attack_start, made.attack_loss) == (
-            ("gaussian", "kl") if made.loss == "trades" else ("uniform", "ce")
-        )
+        assert (made.attack_start, made.attack_loss) == {
+            "at": ("uniform", "ce"),
+            "trades": ("gaussian", "kl"),
+            "alp": ("uniform", "ce"),
+            "mart": ("gaussian", "ce"),
+        }[made.loss]
 
 
 def test_a_weight_in_the_name():
     made = recipe("vit_l16.imagenet_linf.trades1_trh")
-    assert (made.trades_weight, made.sources["trades_weight"]) == (1.0, "the name (trades1)")
-    assert recipe("vit_l16.imagenet_linf.trades_trh").trades_weight == 6.0
+    assert (made.loss_weight, made.sources["loss_weight"]) == (1.0, "the name (trades1)")
+    assert recipe("vit_l16.imagenet_linf.trades_trh").loss_weight == 6.0
     assert made.name == "vit_l16.imagenet_linf.trades1_trh"
 
 
@@ -132,7 +135,7 @@ def test_a_weight_in_the_name():
     [
         ("vit_l16.imagenet_linf.at", UnknownName),
         ("vit_l16.digits_linf.at_base", IncompatibleName),
-        ("vit_l16.imagenet_linf.mart_base", IncompatibleName),
+        ("vit_l16.imagenet_linf.mart_s2o", IncompatibleName),
         (None, UnknownName),
     ],
 )
@@ -176,7 +179,7 @@ class TestStrictDocuments:
     document = recipe(DIGITS + "trades_trh").to_json()
 
     @pytest.mark.parametrize(
-        "key", ["schema", "name", "base_name", "total_steps", "trades_weight", "sources"]
+        "key", ["schema", "name", "base_name", "total_steps", "loss_weight", "sources"]
     )
     def test_missing_key(self, key):
         with pytest.raises(RecipeError, match=f"lacks {key}"):
@@ -197,7 +200,7 @@ class TestStrictDocuments:
             ({"name": DIGITS + "trades_trh+00000000"}, "neither"),
             ({"base_name": "vit_l16.imagenet_linf.trades_trh"}, "does not go with"),
             ({"base_name": "nobody"}, "base_name: 'nobody' is not a model name"),
-            ({"loss": "at"}, "trades_weight 6.0 does not go with loss at"),
+            ({"loss": "at"}, "loss_weight 6.0 does not go with loss at"),
             ({"defences": []}, "does not go with defences"),
             ({"image_size": 16}, "image_size: 16 does not go with"),
             ({"total_steps": "x"}, "total_steps: 'x' is not allowed: expected a whole number"),
@@ -313,13 +316,13 @@ def test_changed_recipes_round_trip(name, changes):
 
 def test_a_training_that_stopped_early_has_another_name():
     made = recipe(DIGITS + "at_trh")
-    short = stopped(made, 20)
+    short = partial(made, steps=20)
     assert short.name == f"{made.name}+{short.digest[:8]}" and short.base_name == made.name
     assert (short.stop_after, short.total_steps) == (20, made.total_steps)
-    assert stopped(made, made.total_steps) is made
+    assert partial(made, steps=made.total_steps) == made == partial(made)
     assert Recipe.from_json(short.to_json()) == short
     with pytest.raises(RecipeError, match="stop_after"):
-        stopped(made, made.total_steps + 1)
+        partial(made, steps=made.total_steps + 1)
 
 
 def test_a_local_initial_file_is_part_of_the_recipe():
