@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robustzoo.data import DataError, TensorSource, TrainingOrder, load_dataset, training_batches
+from robustzoo.data import DataError, TensorSource, TrainingOrder, load_dataset
+from robustzoo.data import training_batches as batches_of
+
+training_batches = partial(batches_of, augmentation="none")
 
 
 def numbered(n: int) -> TensorSource:
@@ -65,7 +69,7 @@ def test_resuming_gives_the_batches_of_an_uninterrupted_run():
 
 def test_training_items_get_the_seed_of_the_order_and_their_epoch():
     class Noting(TensorSource):
-        def training_item(self, i, seed, epoch):
+        def training_item(self, i, seed, epoch, augmentation):
             x, y = self[i]
             return x * 0 + seed / 10 + epoch / 100, y
 

@@ -62,7 +62,7 @@ def test_brightness_zero_only_flips(images):
 
 
 def test_unknown_augmentation_is_refused(images):
-    with pytest.raises(ValueError, match="'none' or 'fb', got 'mixup'"):
+    with pytest.raises(ValueError, match="one of none, fb, crop, got 'mixup'"):
         augment(images, SimpleNamespace(augmentation="mixup", brightness=0.0), 0, *keys(64))
 
 
