@@ -83,11 +83,13 @@ def _parse(init: str) -> list[tuple[str, str]]:
 
 def _fetch(tag: str, revision: str) -> dict[str, Tensor]:
     repo = f"timm/{tag}" if revision == UNPINNED else f"timm/{tag}@{revision}"
+    # The file by name: otherwise timm falls back to a pickled one, and without a network tries twice as long.
+    place = {"hf_hub_id": repo, "hf_hub_filename": "model.safetensors"}
     try:
         with torch.random.fork_rng(
             devices=[]
         ):  # what is made new must not depend on where the rest came from
-            source = timm.create_model(tag, pretrained=True, pretrained_cfg_overlay={"hf_hub_id": repo})
+            source = timm.create_model(tag, pretrained=True, pretrained_cfg_overlay=place)
     except Exception as error:  # timm and the Hub raise many kinds: unknown tag, no network, offline miss
         pinned = "" if revision == UNPINNED else f" --revision {revision}"
         raise InitialWeightsError(

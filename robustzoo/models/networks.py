@@ -109,9 +109,8 @@ def resnet_stem(channels: int, small_images: bool) -> ResNetV2:
         conv_layer=partial(StdConv2dSame, eps=_CONV_EPS),
     )
     if small_images:
-        convolution = StdConv2dSame(channels, stem.stem.conv.out_channels, 3, stride=1, eps=_CONV_EPS)
-        nn.init.kaiming_normal_(convolution.weight)  # as timm fills every convolution of the stem
-        stem.stem.conv, stem.stem.pool = convolution, nn.Identity()
+        stem.stem.conv = StdConv2dSame(channels, stem.stem.conv.out_channels, 3, stride=1, eps=_CONV_EPS)
+        stem.stem.pool = nn.Identity()
     return stem
 
 
