@@ -1,4 +1,4 @@
-"""The paper's initial checkpoints at their true size: random weights, through the real timm and Hub client."""
+"""The paper's initial checkpoints at true size: random weights, the real timm and Hub client."""
 
 from __future__ import annotations
 

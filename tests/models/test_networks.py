@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
-from robustzoo.models import PixelModel, networks
+from robustzoo.models import PixelModel, networks, pixel_model, read_folder, write_folder
+from robustzoo.registry import recipe
 
 SMALL = {"embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 10}
 ALL = [
@@ -112,25 +108,29 @@ def test_a_pixel_model_of_it(name):
     assert model.features(pixels).shape == (1, 32)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_timm_loads_a_folder_of_it(name, tmp_path):
-    network = small(name)
-    size = network.patch_embed.img_size[0]
-    document = {
-        "architecture": name,
-        "num_classes": 10,
-        "model_args": SMALL | {"img_size": size, "in_chans": 3},
-        "pretrained_cfg": {"input_size": [3, size, size], "fixed_input_size": True, "num_classes": 10}
-        | {key: network.pretrained_cfg[key] for key in ("first_conv", "classifier")},
-    }
-    (tmp_path / "config.json").write_text(json.dumps(document))
-    save_file(network.state_dict(), tmp_path / "model.safetensors", metadata={"format": "pt"})
-    loaded = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
-    x = torch.randn(1, 3, size, size)
-    assert torch.equal(loaded(x), network(x))
-
-
-def test_importing_the_package_registers_them():
-    code = "import timm, robustzoo.models; print(*timm.list_models('robustzoo_*'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == set(NAMES)
+@pytest.mark.parametrize(
+    ("name", "entry_point"),
+    [
+        ("vit_b16.cifar10_linf.at_base", "robustzoo_vit_base_k4s2"),
+        ("vit_l16.cifar100_linf.trades_trh", "robustzoo_vit_large_k4s2"),
+        ("hybrid_l16.imagenet_l2.at_base", "robustzoo_vit_large_r50_s16"),
+        ("hybrid_l16.cifar10_linf.trades_trh", "robustzoo_vit_large_r50_s4"),
+    ],
+)
+def test_a_folder_of_it_is_read_by_us_and_by_timm(name, entry_point, tmp_path, monkeypatch):
+    """The paper's recipes, on transformers made small behind the entry points."""
+    for width in ("_BASE", "_LARGE"):
+        monkeypatch.setattr(networks, width, {"embed_dim": 32, "depth": 2, "num_heads": 2})
+    plan = recipe(name)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = pixel_model(plan).eval()
+        torch.nn.init.normal_(model.head.weight)
+    assert model.network.pretrained_cfg["architecture"] == entry_point
+    write_folder(tmp_path / "model", model, plan)
+    pixels = torch.rand(1, *model.input_shape)
+    assert torch.equal(read_folder(tmp_path / "model")(pixels), model(pixels))
+    by_timm = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
+    assert torch.equal(by_timm(model.normalise(pixels)), model(pixels))
+    first_conv = by_timm.get_submodule(by_timm.pretrained_cfg["first_conv"])
+    assert isinstance(first_conv, nn.Conv2d) and first_conv.in_channels == 3
