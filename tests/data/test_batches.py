@@ -130,3 +130,17 @@ def test_threads_decode_the_real_images_alike(shared):
     ):
         assert all(map(torch.equal, one[1:], other[1:]))
     assert 0 < threaded._decoded.sum() <= 288
+
+
+def test_the_augmentation_s_crops_are_cut_while_reading():
+    x = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    dataset, order = TensorSource(x, torch.zeros(4, dtype=torch.int64)), TrainingOrder(4, 4, seed=3)
+    for augmentation, changed in (("none", False), ("fb", False), ("crop", True)):
+        for batch in batches_of(dataset, order, 0, 2, augmentation=augmentation):
+            assert torch.equal(batch.x, x[batch.ids]) != changed
+    first, second = (
+        batch.x[batch.ids.argsort()] for batch in batches_of(dataset, order, 0, 2, augmentation="crop")
+    )
+    assert not torch.equal(first, second)
+    with pytest.raises(ValueError, match="one of none, fb, crop, got 'mixup'"):
+        batches_of(dataset, order, 0, 1, augmentation="mixup")

@@ -110,7 +110,7 @@ class CifarBinary(ImageDataset):
         with _opened(place) as stream, tarfile.open(fileobj=stream, mode="r|") as members:
             for member in members:
                 path = PurePosixPath(member.name)
-                others.add(path.parts[0] if path.parts else "")
+                others.update(path.parts[:1])
                 file = members.extractfile(member) if path.name in self._archive.files[part] else None
                 if file is not None and path.parent.name == self._archive.folder:
                     found[path.name] = self._records(file, member.size, part, place / path.name)

@@ -139,3 +139,18 @@ def test_labels_of_the_real_photographs_without_their_index(shared, tmp_path):
     for wnid in expected:
         save(tmp_path / "val" / wnid / "a.png", 4, 4)
     assert load_dataset("imagenet", tmp_path).labels.tolist() == [expected[wnid] for wnid in sorted(expected)]
+
+
+def test_the_real_photographs_serve_for_training(shared):
+    root = shared / "data" / "imagenet_sample"
+    train, holdout = (load_dataset("imagenet", root, split) for split in ("train", "holdout"))
+    assert (len(train), len(holdout)) == (57, 6) and not {*train._names} & {*holdout._names}
+    for dataset in (train, holdout):
+        assert (
+            not dataset.complete and "no training images; its 63 validation images serve" in dataset.shortfall
+        )
+    for augmentation in ("none", "fb", "crop"):
+        x, label = train.training_item(0, 0, 0, augmentation)
+        assert x.shape == (3, 224, 224) and x.min() >= 0 and x.max() <= 1 and label == train.labels[0]
+    test = load_dataset("imagenet", root)
+    assert not test.complete and test.shortfall.startswith("63 of the 50,000 test images of imagenet")
