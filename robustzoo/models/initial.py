@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors
@@ -65,7 +65,7 @@ def load_initial(network: nn.Module, init: str | Path, *, kernel_downsampling: s
         )
     weights = {name: tensor for name, tensor in transformer.items() if not name.startswith("patch_embed.")}
     weights |= {name: tensor for name, tensor in stem.items() if name.startswith(_STEM)}
-    return _fill(network, weights, init, kernel_downsampling, new=("patch_embed.proj",))
+    return _fill(network, weights, init, kernel_downsampling, new_projection=True)
 
 
 def _parse(init: str) -> list[tuple[str, str]]:
@@ -86,9 +86,8 @@ def _fetch(tag: str, revision: str) -> dict[str, Tensor]:
     # The file by name: otherwise timm falls back to a pickled one, and without a network tries twice as long.
     place = {"hf_hub_id": repo, "hf_hub_filename": "model.safetensors"}
     try:
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # what is made new must not depend on where the rest came from
+        # timm draws random weights first; what is made new here must not depend on where the rest came from.
+        with torch.random.fork_rng(devices=[]):
             source = timm.create_model(tag, pretrained=True, pretrained_cfg_overlay=place)
     except Exception as error:  # timm and the Hub raise many kinds: unknown tag, no network, offline miss
         pinned = "" if revision == UNPINNED else f" --revision {revision}"
@@ -121,7 +120,7 @@ def _fill(
     weights: Mapping[str, Tensor],
     origin: str,
     kernel_downsampling: str | None,
-    new: Collection[str] = (),
+    new_projection: bool = False,
 ) -> str:
     """Everything is computed and compared before the first tensor of the network changes."""
     expected = network.state_dict()
@@ -134,7 +133,7 @@ def _fill(
         )
     head = {name for name in expected if name.startswith(_HEAD)}
     fits = all(name in weights and weights[name].shape == expected[name].shape for name in head)
-    made = {name for module in new for name in expected if name.startswith(f"{module}.")}
+    made = {name for name in expected if new_projection and name.startswith(_PROJECTION)}
     made |= set() if fits else head
     body = {name: tensor for name, tensor in weights.items() if name not in made}
     try:
@@ -149,7 +148,7 @@ def _fill(
             problems.append(f"{name} has shape {tuple(body[name].shape)}, not {tuple(wanted[name].shape)}")
     _refuse(origin, problems)
     network.load_state_dict(body | {name: _new(expected[name]) for name in sorted(made)}, strict=True)
-    words += ["with a new projection after the stem"] if new else []
+    words += ["with a new projection after the stem"] if new_projection else []
     words += ["class head included" if fits else f"with a new class head for {network.num_classes} classes"]
     return ", ".join([origin, *words])
 
