@@ -33,7 +33,7 @@ def open_imagenet(root: str | Path | None, split: str) -> ImageDataset:
     Raises MissingData and DataError, naming the folder and what was expected.
     """
     place = existing_root("imagenet", root, LAYOUT)
-    if place.suffix == ".parquet" or (place.is_dir() and has_shards(place, ("train", *_VALIDATION))):
+    if place.suffix == ".parquet" or (place.is_dir() and _holds_parquet(place)):
         dataset, borrowed = _from_parquet(place, split)
     else:
         dataset, borrowed = _from_folders(place, split)
@@ -43,6 +43,12 @@ def open_imagenet(root: str | Path | None, split: str) -> ImageDataset:
     if split == "test":
         return dataset
     return dataset.select(training_rows(len(dataset), split, HOLDOUT_SIZE))
+
+
+def _holds_parquet(root: Path) -> bool:
+    # Class folders are not searched: those of the training set hold more than a million files.
+    classes_inside = any(map(_WNID.fullmatch, class_folders(root)))
+    return not classes_inside and has_shards(root, ("train", *_VALIDATION))
 
 
 def _from_parquet(root: Path, split: str) -> tuple[ParquetPhotographs, bool]:
