@@ -67,6 +67,7 @@ class DatasetSpec:
 
     `mean` and `std` (one scalar for all channels, or one per channel) normalise pixels inside the model;
     `normalisation_source` says where they come from. `train_size` includes images held out for choosing.
+    `needs_files`: the images must be given with `--data DIR`; False where they come with a dependency.
     """
 
     key: str
@@ -81,6 +82,7 @@ class DatasetSpec:
     normalisation_source: str
     licence: str
     source: str
+    needs_files: bool = True
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,7 @@ DATASETS: dict[str, DatasetSpec] = _by_key(
         normalisation_source="ours: near the mean and deviation of the training pixels",
         licence="CC BY 4.0 (UCI Machine Learning Repository)",
         source="sklearn.datasets.load_digits: the test part of Alpaydin and Kaynak's optical digits",
+        needs_files=False,
     ),
     DatasetSpec(
         "cifar10jpg",

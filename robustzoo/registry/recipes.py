@@ -232,11 +232,11 @@ def check_keys(document: Mapping[str, Any]) -> None:
 
 
 def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = None) -> Recipe:
-    """The recipe of a registry name or of a JSON file, with changes.
+    """The recipe of a registry name, of a name that a package brings, or of a JSON file, with changes.
 
     Args:
-        name: registry name, or the path of a `.json` file: `base_name` and the values that differ from its
-            recipe; a whole document of `to_json` is such a file.
+        name: registry name, PREFIX:NAME of a package (see `packages.py`), or the path of a `.json` file:
+            `base_name` and the values that differ from its recipe, for which a document of `to_json` will do.
         overrides: field -> value, typed or command-line text ("none": no value); `epochs` sets total_steps.
 
     Returns:
@@ -246,7 +246,12 @@ def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = N
         UnknownName, IncompatibleName: `name`, or the file's base_name, has no recipe.
         RecipeError: an unknown key or a value that is not allowed, in the file or in `overrides`.
     """
-    if isinstance(name, PathLike) or (isinstance(name, str) and name.endswith(".json")):
+    from robustzoo.registry.packages import brought_entry, is_brought
+
+    if is_brought(name) and not str(name).endswith(".json"):
+        made = brought_entry(str(name)).recipe
+        base_name, changes, notes = made.base_name, made.science, dict(made.sources)
+    elif isinstance(name, PathLike) or (isinstance(name, str) and name.endswith(".json")):
         base_name, changes, notes = _read_file(Path(name))
     else:
         base_name, changes, notes = name, {}, {}

@@ -92,14 +92,15 @@ def _image_rules(values: Mapping[str, Any]) -> list[Rule]:
 
 
 def _data_rules(values: Mapping[str, Any]) -> list[Rule]:
-    wanted = tuple(values[key] for key in ("image_size", "channels", "num_classes"))
-    fitting = [d.key for d in DATASETS.values() if (d.image_size, d.channels, d.num_classes) == wanted]
+    shape = {d.key: (d.image_size, d.channels, d.num_classes) for d in DATASETS.values()}
+    wanted = shape.get(values["dataset"], ())  # its existence is the name's business, as is its shape
+    fitting = [key for key in shape if shape[key] == wanted]
     known = values["training_data"] in DATASETS
     images = DATASETS[values["training_data"]].train_size if known else 0
     generated = values["extra_data"] != "none"
     return [
         (
-            values["training_data"] not in fitting,
+            bool(fitting) and values["training_data"] not in fitting,
             "training_data {training_data} does not go with images of {channels}x{image_size}x{image_size} "
             f"and {{num_classes}} classes: expected {' or '.join(fitting)}",
         ),

@@ -17,7 +17,6 @@ from robustzoo.registry.catalog import (
 )
 from robustzoo.registry.names import NORMS, parse
 
-
 SHAPES = {
     "vit_micro2": (64, 4),
     "vit_ti4": (192, 12),
@@ -70,7 +69,7 @@ def test_parameter_counts_by_arithmetic(key):
 
 
 def resnet_parameters(stem_kernel: int) -> int:
-    """A ResNetV2-50 of three stages without biases: convolutions, and two parameters a channel of each norm."""
+    """A ResNetV2-50 of three stages: convolutions without bias, two parameters a channel of each norm."""
     total, inside = 3 * stem_kernel**2 * 64 + 2 * 64, 64
     for blocks, outside in ((3, 256), (4, 512), (9, 1024)):
         middle = outside // 4
