@@ -28,6 +28,7 @@ LIST = "zoo.json"
 _PREFIX = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
 _SOURCES = ("package", "hub")
+_RESERVED = ("local-dir", "hf-hub")  # prefixes of folders and Hub references
 
 
 class ZooPackageError(ValueError):
@@ -37,7 +38,7 @@ class ZooPackageError(ValueError):
 def is_brought(name: object) -> bool:
     """Whether a text has the form of a name that a package brings, PREFIX:NAME."""
     prefix, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
-    return bool(colon and _PREFIX.fullmatch(prefix) and _NAME.fullmatch(rest))
+    return bool(colon and prefix not in _RESERVED and _PREFIX.fullmatch(prefix) and _NAME.fullmatch(rest))
 
 
 def brought() -> dict[str, Entry]:
@@ -108,9 +109,10 @@ def _entry_points(wrong: list[str]) -> list[EntryPoint]:
 
 
 def _check_prefix(point: EntryPoint, found: Mapping[str, Entry]) -> None:
-    if not _PREFIX.fullmatch(point.name):
+    if not _PREFIX.fullmatch(point.name) or point.name in _RESERVED:
         raise ZooPackageError(
-            f"the entry point's name {point.name!r} cannot be a prefix: lower-case letters, digits, _ and -"
+            f"the entry point's name {point.name!r} cannot be a prefix: expected lower-case letters, digits, "
+            f"_ and -, and none of {', '.join(_RESERVED)}"
         )
     if any(name.startswith(f"{point.name}:") for name in found):
         raise ZooPackageError(f"another package already brings names with the prefix {point.name}")
