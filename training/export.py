@@ -22,7 +22,7 @@ from robustzoo.keyed_noise import uniform
 from robustzoo.models.folder import FolderError, read_folder, write_folder
 from robustzoo.models.pixel_model import PixelModel, pixel_model
 from robustzoo.registry import Recipe, RecipeError
-from robustzoo.registry.recipes import stopped
+from robustzoo.registry.recipes import partial
 from training.run_folder import RunFolder, RunFolderError
 
 _PREFIX = "pixel_model."  # the engine wraps FeaturesAndLogits, whose only child this is
@@ -66,7 +66,8 @@ def export_run(run: RunFolder) -> tuple[int, str]:
     step = run.latest_step()
     if step is None:
         raise RunFolderError(f"{run.path} has no whole checkpoint; train first, or continue with --resume")
-    return step, export_model(run.model, stopped(recipe, step), checkpoint_weights(run.checkpoint(step)))
+    weights = checkpoint_weights(run.checkpoint(step))
+    return step, export_model(run.model, partial(recipe, steps=step), weights)
 
 
 def checkpoint_weights(folder: Path) -> dict[str, Tensor]:

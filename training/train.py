@@ -38,7 +38,7 @@ from robustzoo.models.initial import load_initial
 from robustzoo.models.pixel_model import pixel_model
 from robustzoo.objectives.objective import Objective
 from robustzoo.registry import Recipe
-from robustzoo.registry.recipes import stopped
+from robustzoo.registry.recipes import partial
 from training import processes, zero
 from training.arguments import Job, parse
 from training.export import export_model
@@ -98,6 +98,7 @@ def train(job: Job) -> None:
         order,
         done,
         last_step,
+        augmentation=recipe.augmentation,
         rank=group.rank,
         world_size=group.world_size,
         micro_batch=launch.micro_batch_size,
@@ -160,7 +161,7 @@ def train(job: Job) -> None:
     # ---- Export: the file that is evaluated is the file that is published ---------------------------------
     if group.is_main:
         metrics.close()
-        exported = stopped(recipe, last_step)
+        exported = partial(recipe, steps=last_step)
         digest = export_model(run.model, exported, zero.trained_weights(engine))
         if exported != recipe:
             say(f"stopped after {last_step:,} of {recipe.total_steps:,} steps: the model is {exported.name}")

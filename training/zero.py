@@ -78,7 +78,7 @@ def config(recipe: Recipe, launch: Launch) -> dict[str, Any]:
     The learning rate and the optimizer are not in it: the engine is given a torch optimizer whose rate
     `schedule.learning_rate` sets at every step. Clipping is by global norm, 0 meaning none.
     """
-    parameters = ARCHITECTURES[recipe.architecture].parameters[recipe.image_size]
+    parameters = ARCHITECTURES[recipe.architecture].parameter_count(recipe.image_size, recipe.num_classes)
     bucket = min(max(parameters // 4, _SMALLEST_BUCKET), _LARGEST_BUCKET)
     return {
         "train_batch_size": recipe.batch_size,

@@ -51,7 +51,7 @@ def card_data(
     from huggingface_hub import ModelCardData
 
     method = [recipe.loss, *recipe.defences]
-    tag = timm_tag(recipe)
+    tags = timm_tags(recipe)
     return ModelCardData(
         license=license,
         library_name="timm",
@@ -59,17 +59,20 @@ def card_data(
         tags=["robustzoo", "adversarial-robustness", recipe.threat_model.norm, *method],
         datasets=[_HUB_DATASETS.get(recipe.dataset, recipe.dataset)],
         metrics=["accuracy"],
-        base_model=None if tag is None else f"timm/{tag}",
+        base_model=f"timm/{next(iter(tags))}" if len(tags) == 1 else [f"timm/{tag}" for tag in tags] or None,
         model_name=recipe.name,
         eval_results=list(results),
         robustzoo={"schema": 1, "weights_sha256": weights_sha256, "recipe_digest": recipe.digest},
     )
 
 
-def timm_tag(recipe: Recipe) -> str | None:
-    """The timm tag of the initial checkpoint; None for random initial weights."""
+def timm_tags(recipe: Recipe) -> dict[str, str]:
+    """timm tag of each initial checkpoint (a hybrid has two) -> its revision; empty for other weights."""
     source, _, rest = recipe.init.partition(":")
-    return rest.partition("@")[0] if source == "timm" else None
+    if source != "timm":
+        return {}
+    tags, _, revisions = rest.partition("@")
+    return dict(zip(tags.split("+"), revisions.split("+"), strict=True))
 
 
 def dump_block(data: ModelCardData) -> str:

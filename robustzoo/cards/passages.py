@@ -8,8 +8,9 @@ from importlib.resources import files
 
 from robustzoo.cards.claims import default_tolerance
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.metadata import timm_tag
+from robustzoo.cards.metadata import timm_tags
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES
+from robustzoo.registry.describe import changes
 from robustzoo.registry.recipes import Recipe
 from robustzoo.registry.threat_model import ThreatModel
 
@@ -21,7 +22,15 @@ _CHECKPOINT_LICENCES = {
 _NORMS = {"linf": "L∞", "l2": "L2", "l1": "L1"}
 # Keys of citations.bib.
 _METHOD_PAPER, _ATTACK_PAPER = "wang2023improving", "croce2020reliable"
-_LOSS_PAPERS = {"at": "madry2018towards", "trades": "zhang2019theoretically"}
+_PAPERS = {
+    "at": "madry2018towards",
+    "trades": "zhang2019theoretically",
+    "alp": "kannan2018adversarial",
+    "mart": "wang2020improving",
+    "s2o": "jin2022enhancing",
+    "awp": "wu2020adversarial",
+    "swa": "izmailov2018averaging",
+}
 
 
 def threat(threat_model: ThreatModel) -> str:
@@ -32,17 +41,26 @@ def threat(threat_model: ThreatModel) -> str:
 def summary(recipe: Recipe) -> str:
     """What the model is, in one paragraph."""
     architecture, dataset = ARCHITECTURES[recipe.architecture], DATASETS[recipe.dataset]
+    parameters = architecture.parameter_count(recipe.image_size, recipe.num_classes)
     method = ", with ".join([LOSSES[recipe.loss].title, *(DEFENCES[key].title for key in recipe.defences)])
     return (
         "An image classifier trained to keep its answer under every perturbation of at most "
         f"**{threat(recipe.threat_model)}**, pixels in [0, 1].\n\n"
-        f"- Network: {architecture.title}; {architecture.parameters[recipe.image_size]:,} parameters.\n"
+        f"- Network: {architecture.title}; {parameters:,} parameters.\n"
         f"- Images: {dataset.title}; {recipe.num_classes:,} classes, "
         f"{recipe.image_size} x {recipe.image_size} pixels, {_plural(recipe.channels, 'channel')}.\n"
         f"- Method: {method}.\n\n"
         "Part of robustzoo, a zoo of robust models whose numbers anyone can check again: each number below "
-        "is a count of images, and the verdict on every single image is in `evidence/`."
+        "is a count of images, and the verdict on every single image is in `evidence/`." + _changed(recipe)
     )
+
+
+def _changed(recipe: Recipe) -> str:
+    """For a changed recipe: from what, and how."""
+    if recipe.name == recipe.base_name:
+        return ""
+    listed = ", ".join(f"`{key}={value}` (was {was})" for key, value, was in changes(recipe))
+    return f"\n\n**A changed recipe**: that of `{recipe.base_name}` with {listed}. It is not that model."
 
 
 def _plural(count: int, noun: str) -> str:
@@ -114,23 +132,33 @@ def training(recipe: Recipe) -> str:
 
 def licences(recipe: Recipe, license: str) -> str:
     """Of the weights, of the data, and of the checkpoint that training started from."""
-    dataset, tag = DATASETS[recipe.dataset], timm_tag(recipe)
+    tags = timm_tags(recipe)
     if recipe.init.startswith("file:"):
         start = (
             f"a local file, sha256 {recipe.init.removeprefix('file:')}, whose licence its author must state."
         )
-    elif tag is None:
+    elif not tags:
         start = "random; no other model's weights are in this one."
     else:
-        start = (
-            f"[timm/{tag}](https://huggingface.co/timm/{tag}), revision {recipe.init.partition('@')[2]}. "
+        start = " ".join(
+            f"[timm/{tag}](https://huggingface.co/timm/{tag}), revision {revision}. "
             f"Licence: {_CHECKPOINT_LICENCES.get(tag, 'see its card')}."
+            for tag, revision in tags.items()
         )
-    return (
-        f"- Weights: `{license}`.\n"
-        f"- Training and test images: {dataset.title}; {dataset.source}. Licence: {dataset.licence}.\n"
-        f"- Initial weights: {start}"
-    )
+    return f"- Weights: `{license}`.\n{_images(recipe)}- Initial weights: {start}"
+
+
+def _images(recipe: Recipe) -> str:
+    """Lines for the images of training and test, and for generated ones."""
+    test, trained = DATASETS[recipe.dataset], DATASETS[recipe.training_data]
+    uses = [("Training and test", test)] if test == trained else [("Training", trained), ("Test", test)]
+    lines = [f"- {use} images: {d.title}; {d.source}. Licence: {d.licence}.\n" for use, d in uses]
+    if recipe.extra_data == "ddpm":
+        lines.append(
+            f"- Generated images, {recipe.extra_fraction:.0%} of each batch: 1M DDPM images "
+            "(Gowal et al. 2021). Licence: see their publication.\n"
+        )
+    return "".join(lines)
 
 
 def limits(recipe: Recipe, documents: Sequence[Evidence]) -> str:
@@ -158,12 +186,13 @@ def citation(recipe: Recipe) -> str:
     """BibTeX of the method, the loss and the attacks."""
     keys = [
         _METHOD_PAPER,
-        *([_LOSS_PAPERS[recipe.loss]] if recipe.loss in _LOSS_PAPERS else []),
+        *(_PAPERS[part] for part in (recipe.loss, *recipe.defences) if part in _PAPERS),
         _ATTACK_PAPER,
     ]
     role = "The method" if recipe.defences else "The baseline and its setting"
     body = "\n\n".join(_citations()[key] for key in keys)
-    return f"{role}, then the loss and the attacks:\n\n```bibtex\n{body}\n```"
+    parts = "the loss" + ", its modifiers" * any(part in _PAPERS for part in recipe.defences)
+    return f"{role}, then {parts} and the attacks:\n\n```bibtex\n{body}\n```"
 
 
 def _citations() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`robustzoo ls`, `show` and `recipe`: what exists. No torch import."""
+"""`robustzoo ls`, `show` and `recipe`: what exists, here and in the paper. No torch import."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ import click
 
 from robustzoo.registry import entry, list_models
 from robustzoo.registry import recipe as make_recipe
-from robustzoo.registry.describe import describe, training_command
-from robustzoo.registry.entries import Entry
+from robustzoo.registry.catalog import THREATS
+from robustzoo.registry.describe import changes, describe, paper_result, training_command
+from robustzoo.registry.entries import Entry, Weights, read_lock
+from robustzoo.registry.names import parse
 from robustzoo.registry.overrides import parse_assignments
+from robustzoo.registry.packages import brought, problems
 
 
-def _numbers(item: Entry) -> dict[str, str]:
-    """Clean and robust accuracy of a published entry, read from the evidence beside its weights."""
-    from robustzoo.cards.published import published_evidence
+def _numbers(weights: Weights | None) -> dict[str, str]:
+    """Clean and robust accuracy of published weights, read from the evidence beside them."""
+    from robustzoo.cards.published import main_evidence
 
-    evidence = published_evidence(item)
+    folder = weights.folder if weights else None
+    evidence = None if folder is None else main_evidence(folder, validate=False)
     if evidence is None:
         return {"clean": "", "robust": "", "protocol": ""}
     clean, robust = evidence.clean_accuracy, evidence.robust_accuracy
@@ -29,29 +33,49 @@ def _numbers(item: Entry) -> dict[str, str]:
 
 
 def _table(rows: list[list[str]]) -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    # A cell wider than any model name moves its own row only.
+    widths = [min(max(len(row[i]) for row in rows), 48) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows
     )
 
 
+def _record(name: str, locked: dict[str, Weights], others: dict[str, Entry]) -> dict[str, str]:
+    """A row of the list. A recipe of the registry is not composed for it: there are hundreds."""
+    if name in others:
+        threat_model, weights = others[name].recipe.threat_model, others[name].weights
+        made = others[name].recipe.name
+    else:
+        parsed = parse(name)
+        threat_model, weights, made = THREATS[parsed.dataset, parsed.norm], locked.get(name), name
+    status = weights.source if weights else "recipe only"
+    row = {"name": name, "recipe": made, "threat_model": str(threat_model), "weights": status}
+    return row | _numbers(weights)
+
+
 @click.command()
 @click.argument("pattern", required=False)
 @click.option("--published", is_flag=True, help="Only models whose weights can be loaded.")
+@click.option("--paper", is_flag=True, help="The paper's 120 results as a grid, in place of the list.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
-def ls(pattern: str | None, published: bool, as_json: bool) -> None:
+def ls(pattern: str | None, published: bool, paper: bool, as_json: bool) -> None:
     """List the zoo: every name that has a recipe, and the numbers of those with weights.
 
     PATTERN is a shell pattern such as '*.digits_linf.*'.
     """
-    names = list_models(pattern, published_only=published)
-    records = []
-    for name in names:
-        item = entry(name)
-        status = item.weights.source if item.weights else "recipe only"
-        records.append(
-            {"name": name, "threat_model": str(item.recipe.threat_model), "weights": status, **_numbers(item)}
-        )
+    if paper:
+        from robustzoo.cli.paper import show_results
+
+        if published:
+            raise click.UsageError(
+                "--paper shows the paper's results, not our weights: leave --published out"
+            )
+        show_results(pattern, as_json=as_json)
+        return
+    locked, others = read_lock(), brought()
+    records = [_record(name, locked, others) for name in list_models(pattern, published_only=published)]
+    for problem in problems():
+        click.echo(f"left out, from another package: {problem}", err=True)
     if as_json:
         click.echo(json.dumps(records, indent=1))
         return
@@ -60,6 +84,8 @@ def ls(pattern: str | None, published: bool, as_json: bool) -> None:
         click.echo(f"{what}; `robustzoo ls` shows all {len(list_models())} names")
         return
     keys = ["name", "threat_model", "weights", "clean", "robust", "protocol"]
+    if any(r["recipe"] != r["name"] for r in records):
+        keys.insert(1, "recipe")
     records.sort(key=lambda r: (r["weights"] == "recipe only", r["name"]))
     click.echo(_table([[k.replace("_", " ") for k in keys], *[[r[k] for k in keys] for r in records]]))
 
@@ -76,14 +102,19 @@ def show(name: str, as_json: bool) -> None:
         "architecture": item.recipe.architecture,
         "dataset": item.recipe.dataset,
         "threat_model": str(item.recipe.threat_model),
+        "recipe": item.recipe.name,
         "recipe_digest": item.recipe.digest,
+        "changed": [f"{key}={value} (was {was})" for key, value, was in changes(item.recipe)],
+        "brought_by": item.brought_by,
+        "paper": paper_result(item.recipe),
         "weights": None if weights is None else vars(weights),
-        **_numbers(item),
-        "train": training_command(item.recipe),
+        **_numbers(weights),
+        "train": training_command(item.recipe, item.name),
     }
     if as_json:
         click.echo(json.dumps(record, indent=1))
         return
+    record["changed"] = ", ".join(record["changed"])
     if weights is None:
         record["weights"] = "none published; train it with the command below"
     else:
@@ -102,9 +133,9 @@ def show(name: str, as_json: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="The recipe as a JSON file that train.py accepts.")
 def recipe(name: str, assignments: tuple[str, ...], as_json: bool) -> None:
-    """Print a recipe: every value with its source, and what training it costs.
+    """Print a recipe: every value with its source, the paper's result, and what training it costs.
 
-    NAME is a registry name or the path of a JSON recipe.
+    NAME is a name that `robustzoo ls` lists, or the path of a JSON recipe.
     """
     chosen = make_recipe(name, parse_assignments(assignments))
     if as_json:
@@ -112,5 +143,8 @@ def recipe(name: str, assignments: tuple[str, ...], as_json: bool) -> None:
         return
     click.echo(f"{chosen.name}  (digest {chosen.digest[:16]})\n")
     click.echo(_table([["value", "", "source"], *[[k, str(v), s] for k, v, s in describe(chosen)]]))
+    for key, value, was in changes(chosen):
+        click.echo(f"\nchanged from {chosen.base_name}: {key}={value} (was {was})")
+    click.echo(f"\nthe paper: {paper_result(chosen)}")
     click.echo("\ncost")
     click.echo("\n".join(f"  {k.replace('_', ' ')}: {v}" for k, v in chosen.cost().items()))

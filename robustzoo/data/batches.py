@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from robustzoo.data.image_dataset import ImageDataset
-from robustzoo.data.order import TrainingOrder
+from robustzoo.data.order import MixedOrder, TrainingOrder
+from robustzoo.data.transforms import check_augmentation
 
 
 class TrainingBatch(NamedTuple):
-    """step: from 0. epochs, ids, y: int64 (B,). x: float32 (B, C, H, W) in [0, 1], not augmented."""
+    """step: from 0. epochs, ids, y: int64 (B,). x: float32 (B, C, H, W) in [0, 1], cropped only."""
 
     step: int
     epochs: Tensor
@@ -26,10 +27,11 @@ class TrainingBatch(NamedTuple):
 
 def training_batches(
     dataset: ImageDataset,
-    order: TrainingOrder,
+    order: TrainingOrder | MixedOrder,
     start_step: int,
     stop_step: int,
     *,
+    augmentation: str,
     rank: int = 0,
     world_size: int = 1,
     micro_batch: int | None = None,
@@ -38,13 +40,16 @@ def training_batches(
     """This rank's part of the batches of steps start_step <= step < stop_step.
 
     A step's global batch is cut into world_size equal consecutive parts, and a rank's part into micro-batches
-    of micro_batch images (default: the whole part), which come one after the other. Random crops are keyed by
-    order.seed. Stateless: starting at another step gives exactly the batches of an uninterrupted run.
+    of micro_batch images (default: the whole part), which come one after the other. Stateless: starting at
+    another step gives exactly the batches of an uninterrupted run.
 
+    augmentation: of the recipe. The crops that it asks for are cut here, keyed by order.seed; `augment` does
+    the rest on the batch.
     workers: threads that decode ahead, 0 for none. Memory: at most workers + 1 micro-batches in float32.
     Raises ValueError, at the call, where sizes do not divide or the order is for another number of images;
     DataError, when its batch is due, on an image that cannot be read.
     """
+    check_augmentation(augmentation)
     if order.n != len(dataset):
         raise ValueError(f"the order is for {order.n} images, but the data set has {len(dataset)}")
     if world_size < 1 or not 0 <= rank < world_size:
@@ -72,7 +77,7 @@ def training_batches(
     def read(step: int, epochs: Tensor, ids: Tensor) -> TrainingBatch:
         pairs = zip(ids.tolist(), epochs.tolist(), strict=True)
         images, labels = zip(
-            *(dataset.training_item(i, order.seed, epoch) for i, epoch in pairs), strict=True
+            *(dataset.training_item(i, order.seed, epoch, augmentation) for i, epoch in pairs), strict=True
         )
         return TrainingBatch(step, epochs, ids, torch.stack(images), torch.tensor(labels))
 

@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from robustzoo.data.transforms import random_resized_crop
 from robustzoo.registry.catalog import DATASETS
 
 SPLITS = ("train", "holdout", "test")
@@ -29,7 +30,10 @@ class ImageDataset(Dataset, ABC):
 
     key: the name results carry. split: "train", "holdout" (training images kept out for choosing) or "test".
     labels: int64 (N,), or None where only reading the items tells. image_shape: (C, H, W). classes: K names.
+    shortfall: what is missing of the catalog's images, in words for a report, or "" where nothing is.
     """
+
+    shortfall: str = ""
 
     def __init__(
         self,
@@ -49,6 +53,11 @@ class ImageDataset(Dataset, ABC):
     def num_classes(self) -> int:
         return len(self.classes)
 
+    @property
+    def complete(self) -> bool:
+        """Whether these are all the images of the catalog's data set (for "train": with its holdout)."""
+        return not self.shortfall
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -56,12 +65,14 @@ class ImageDataset(Dataset, ABC):
         i = self._position(i)
         return self._image(i), int(self.labels[i])
 
-    def training_item(self, i: int, seed: int, epoch: int) -> tuple[Tensor, int]:
-        """Item i as training epoch `epoch` sees it before `augment`: by default the item itself.
+    def training_item(self, i: int, seed: int, epoch: int, augmentation: str) -> tuple[Tensor, int]:
+        """Item i as training epoch `epoch` sees it before `augment`, which does not crop.
 
-        Data sets of larger photographs return a random crop here, keyed by (seed, epoch, i).
+        augmentation: of the recipe. With "crop" a random part of the image, keyed by (seed, epoch, i), is
+        resized to image_shape; otherwise this is the item itself. Larger photographs have their own rule.
         """
-        return self[i]
+        x, label = self[i]
+        return (random_resized_crop(x, seed, epoch, i) if augmentation == "crop" else x), label
 
     def _position(self, i: int) -> int:
         if not 0 <= i < len(self):
@@ -120,3 +131,21 @@ def require_root(key: str, root: str | Path | None) -> None:
     """For data that need no folder: raises MissingData where one is named that does not exist."""
     if root is not None and not Path(root).expanduser().exists():
         raise MissingData(f"no data at {root}; {key} need no data folder, so leave it away")
+
+
+def take_stock(dataset: ImageDataset, found: int, where: Path) -> None:
+    """Compare the images found (for "train" and "holdout": both together) with the catalog; set `shortfall`.
+
+    Raises DataError where there are more than the catalog's data set has, since results would carry its name.
+    """
+    spec = DATASETS[dataset.key]
+    what, expected = ("test", spec.test_size) if dataset.split == "test" else ("training", spec.train_size)
+    if found > expected:
+        raise DataError(
+            f"{where} has {found:,} {what} images, but {dataset.key} has {expected:,}; give the folder of "
+            "this data set alone"
+        )
+    if found < expected:
+        dataset.shortfall = (
+            f"{found:,} of the {expected:,} {what} images of {dataset.key} are at hand ({where})"
+        )

@@ -6,6 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+# What else the permutations of one seed are for, beside the order of the (original) images.
+_GENERATED, _POSITIONS = 1, 2
+
 
 def permutation(n: int, *key: int) -> np.ndarray:
     """A random order of range(n), int64 (n,), that depends on n and the key (non-negative integers) only.
@@ -17,6 +20,10 @@ def permutation(n: int, *key: int) -> np.ndarray:
     return np.argsort(words, kind="stable")
 
 
+def _key(stream: int) -> tuple[int, ...]:
+    return (stream,) if stream else ()
+
+
 class TrainingOrder:
     """Which images make up the batch of a step: a fresh permutation of all n per epoch, without state.
 
@@ -25,7 +32,8 @@ class TrainingOrder:
     at a step needs nothing but the step. Memory: the permutations of two epochs, 8 bytes an image.
     """
 
-    def __init__(self, n: int, batch_size: int, seed: int):
+    def __init__(self, n: int, batch_size: int, seed: int, stream: int = 0):
+        """stream: >= 0; orders of one seed and different streams are independent."""
         for name, value in (("n", n), ("batch_size", batch_size)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
@@ -34,6 +42,7 @@ class TrainingOrder:
         self.n = n
         self.batch_size = batch_size
         self.seed = seed
+        self._stream = stream
         self._permutations: dict[int, np.ndarray] = {}
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
@@ -52,5 +61,39 @@ class TrainingOrder:
         if epoch not in self._permutations:
             if len(self._permutations) == 2:
                 del self._permutations[min(self._permutations)]
-            self._permutations[epoch] = permutation(self.n, self.seed, epoch)
+            self._permutations[epoch] = permutation(self.n, self.seed, epoch, *_key(self._stream))
         return self._permutations[epoch]
+
+
+class MixedOrder:
+    """Batches of original and generated images in fixed proportion, as a function of the step alone.
+
+    Each batch has `generated_per_batch` = round(fraction * batch_size) generated images, at random positions
+    keyed by (seed, step); the two kinds go through permutations and epochs of their own. Ids of generated
+    images follow those of the originals (id = n_original + number), so that no two images share a noise key.
+    Micro-batches and ranks are cut from the mixed batch, so their own shares vary.
+
+    Raises ValueError unless both kinds have a place in every batch, and on what TrainingOrder refuses.
+    """
+
+    def __init__(self, n_original: int, n_generated: int, batch_size: int, fraction: float, seed: int):
+        generated = round(fraction * batch_size) if 0 < fraction < 1 else 0
+        if not 0 < generated < batch_size:
+            raise ValueError(
+                f"a fraction of {fraction} generated images in a batch of {batch_size} leaves one kind out; "
+                "choose a fraction between 0 and 1 and a larger batch"
+            )
+        self.n = n_original + n_generated
+        self.n_original = n_original
+        self.batch_size = batch_size
+        self.generated_per_batch = generated
+        self.seed = seed
+        self._original = TrainingOrder(n_original, batch_size - generated, seed)
+        self._generated = TrainingOrder(n_generated, generated, seed, stream=_GENERATED)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """(epochs, ids) of a step's global batch, int64 (batch_size,); each id with the epoch of its kind."""
+        epochs, ids = self._original.batch(step)
+        more_epochs, more_ids = self._generated.batch(step)
+        place = torch.from_numpy(permutation(self.batch_size, self.seed, step, *_key(_POSITIONS)))
+        return torch.cat((epochs, more_epochs))[place], torch.cat((ids, more_ids + self.n_original))[place]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from robustzoo.data.datasets import LOADERS, load_dataset
 from robustzoo.data.image_dataset import DataError, ImageDataset, require_root
-from robustzoo.data.image_folder import open_folder
+from robustzoo.data.readers.image_folder import open_folder
 
 _FLOAT_LABELS = "labels must be integer class ids; convert them with .long()"
 

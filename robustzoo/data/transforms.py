@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from robustzoo.keyed_noise import integers, uniform
 
 if TYPE_CHECKING:
     from robustzoo.registry.recipes import Recipe
+
+AUGMENTATIONS = ("none", "fb", "crop")
+# Of "crop": share of the image's area and ratio of width to height; torchvision's RandomResizedCrop, after
+# Szegedy et al. 2015 ("Going deeper with convolutions", section 6).
+CROP_SCALE = (0.08, 1.0)
+CROP_RATIO = (3 / 4, 4 / 3)
+_CROP_TRIES = 10
+
+
+def check_augmentation(name: str) -> None:
+    """Raises ValueError on a name that is none of AUGMENTATIONS."""
+    if name not in AUGMENTATIONS:
+        raise ValueError(
+            f"augmentation must be one of {', '.join(AUGMENTATIONS)}, got {name!r}; check the recipe"
+        )
 
 
 def resize_short_side(image: Image.Image, size: int) -> Image.Image:
@@ -39,24 +56,58 @@ def random_crop(image: Image.Image, size: int, seed: int, epoch: int, sample: in
     return image.crop((left, top, left + size, top + size))
 
 
+def crop_box(height: int, width: int, seed: int, epoch: int, sample: int) -> tuple[int, int, int, int]:
+    """(top, left, height, width) of a random part of an image, keyed by (seed, epoch, sample).
+
+    Its area is uniform in CROP_SCALE, the logarithm of its ratio uniform in CROP_RATIO, its place uniform; of
+    ten drawn parts the first that fits is taken. Where none fits, the largest central one of a valid ratio.
+    """
+    drawn = uniform(seed, torch.tensor([sample]), "data.crop.box", (_CROP_TRIES, 4), index=epoch)
+    for area, ratio, down, right in drawn[0].tolist():
+        pixels = height * width * (CROP_SCALE[0] + area * (CROP_SCALE[1] - CROP_SCALE[0]))
+        ratio = CROP_RATIO[0] * (CROP_RATIO[1] / CROP_RATIO[0]) ** ratio
+        h, w = round(math.sqrt(pixels / ratio)), round(math.sqrt(pixels * ratio))
+        if 0 < h <= height and 0 < w <= width:
+            return int(down * (height - h + 1)), int(right * (width - w + 1)), h, w
+    h = min(height, max(1, round(width / CROP_RATIO[0])))
+    w = min(width, max(1, round(height * CROP_RATIO[1])))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def random_resized_crop(x: Tensor, seed: int, epoch: int, sample: int) -> Tensor:
+    """The part `crop_box` of one image, resized to the image's own size (antialiased bilinear).
+
+    x: float32 (C, H, W) in [0, 1], which the result keeps.
+    """
+    top, left, height, width = crop_box(*x.shape[1:], seed, epoch, sample)
+    part = x[None, :, top : top + height, left : left + width]
+    resized = interpolate(part, x.shape[1:], mode="bilinear", align_corners=False, antialias=True)
+    return resized[0].clamp_(0, 1)  # the weights of a pixel add up to 1 but for rounding
+
+
+def resized_crop(image: Image.Image, size: int, seed: int, epoch: int, sample: int) -> Image.Image:
+    """The part `crop_box` of a photograph, resized to size x size (antialiased bilinear)."""
+    top, left, height, width = crop_box(image.height, image.width, seed, epoch, sample)
+    part = image.crop((left, top, left + width, top + height))
+    return part.resize((size, size), Image.Resampling.BILINEAR)
+
+
 def augment(x: Tensor, recipe: Recipe, seed: int, epochs: Tensor, ids: Tensor) -> Tensor:
     """The recipe's augmentation, every draw keyed by (seed, epoch, id): batches and ranks do not change it.
 
     x: (B, C, H, W) in [0, 1] and stays there; epochs, ids: int64 (B,), as TrainingOrder gives them.
     "none": x itself. "fb": a left-right flip with probability 1/2, then one brightness from U[-b, b] added to
-    all pixels of an image (b = recipe.brightness), then a clamp to [0, 1] (ours).
+    all pixels of an image (b = recipe.brightness), then a clamp to [0, 1] (ours). "crop": the flip; the crop
+    is cut where the image is read (`training_batches`), from the whole photograph where there is one.
     Raises ValueError on another augmentation.
     """
     if recipe.augmentation == "none":
         return x
-    if recipe.augmentation != "fb":
-        raise ValueError(
-            f"augmentation must be 'none' or 'fb', got {recipe.augmentation!r}; check the recipe"
-        )
+    check_augmentation(recipe.augmentation)
     epochs, ids = epochs.to(x.device), ids.to(x.device)
     flip = integers(seed, ids, "data.flip", 2, (1, 1, 1), index=epochs).bool()
     x = torch.where(flip, x.flip(-1), x)
-    if recipe.brightness > 0:
+    if recipe.augmentation == "fb" and recipe.brightness > 0:
         shift = uniform(seed, ids, "data.brightness", (1, 1, 1), index=epochs).to(x.dtype)
         x = (x + recipe.brightness * (2 * shift - 1)).clamp(0, 1)
     return x

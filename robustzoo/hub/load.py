@@ -40,8 +40,9 @@ def load(
     """A model by name, ready to use: pixels (B, C, H, W) in [0, 1] -> logits (B, K), in eval mode on the CPU.
 
     Args:
-        name: a registry name such as "vit_micro2.digits_linf.trades_trh"; "local-dir:FOLDER" or the path of a
-            model folder; "hf-hub:OWNER/REPO@COMMIT" with the 40 hex digits of a commit.
+        name: a registry name such as "vit_micro2.digits_linf.trades_trh", or PREFIX:NAME of a package that
+            brings models; "local-dir:FOLDER" or the path of a model folder; "hf-hub:OWNER/REPO@COMMIT" with
+            the 40 hex digits of a commit.
         pretrained: False builds the same model with random weights, for any compatible name.
         cache_dir, local_files_only, token: as in huggingface_hub; used only for Hub folders.
 
@@ -64,9 +65,9 @@ def load(
         folder = resolve_folder(name, cache_dir=cache_dir, local_files_only=local_files_only, token=token)
         if pretrained:
             model = read_folder(folder)
-            if registered is not None and model.name != registered.name:
+            if registered is not None and model.name != registered.recipe.name:
                 raise FolderError(
-                    f"{folder} is pinned as {registered.name} but holds {model.name}; reinstall the package "
+                    f"{folder} is pinned as {registered.recipe.name} but holds {model.name}; reinstall the package "
                     "robustzoo, and report this if it stays"
                 )
             return model
@@ -149,11 +150,11 @@ def _pinned_folder(
         next_step = _download_again(folder, weights.repo, weights.commit, cache_dir)
     else:
         folder = weights.folder
-        next_step = (
-            "this installation is damaged; reinstall the package robustzoo"
-            if weights.source == "bundled"
-            else "the folder is part of the repository, not of the package; restore it in a git checkout"
-        )
+        next_step = {
+            "bundled": "this installation is damaged; reinstall the package robustzoo",
+            "zoo": "the folder is part of the repository, not of the package; restore it in a git checkout",
+            "package": f"the folder is part of {registered.brought_by}; reinstall that",
+        }[weights.source]
     verify_sha256(folder / _WEIGHTS, weights.sha256, expected_bytes=weights.bytes, next_step=next_step)
     return folder
 

@@ -1,4 +1,7 @@
-"""What is served: timm networks of the catalog, PixelModel around them, and the folder they are stored in."""
+"""What is served: timm networks of the catalog, PixelModel around them, and the folder they are stored in.
+
+Importing this package registers with timm the networks that timm does not have (`robustzoo.models.networks`).
+"""
 
 from robustzoo.models.architectures import ArchitectureError, build_network
 from robustzoo.models.folder import (

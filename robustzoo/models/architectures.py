@@ -8,6 +8,7 @@ import timm
 import torch
 from torch import nn
 
+import robustzoo.models.networks  # noqa: F401 (registers our networks with timm)
 from robustzoo.registry.catalog import ARCHITECTURES, Network
 
 

@@ -53,7 +53,7 @@ def timm_config(recipe: Recipe, network: nn.Module) -> dict[str, Any]:
             "std": _per_channel(recipe.std, channels),
             "num_classes": recipe.num_classes,
             "pool_size": None,
-            "first_conv": "patch_embed.proj",
+            "first_conv": network.pretrained_cfg["first_conv"],
             "classifier": "head",
             "license": "apache-2.0",
         },

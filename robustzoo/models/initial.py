@@ -1,4 +1,4 @@
-"""Initial weights of training: random, a pinned timm checkpoint, or a local safetensors file."""
+"""Initial weights of training: random, pinned timm checkpoints, or a local file, adapted to the network."""
 
 from __future__ import annotations
 
@@ -11,48 +11,85 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-HEAD_STD = 0.02  # truncated normal of a new class head, its bias zero; source: ours
+from robustzoo.models.adaptation import METHODS, AdaptationError, resample_kernel, resize_position_embedding
+from robustzoo.models.jax_checkpoint import JaxCheckpointError, read_jax_checkpoint
+
+NEW_STD = 0.02  # truncated normal of a new head or projection, its bias zero; source: ours
 UNPINNED = "unpinned"
+_STEM, _PROJECTION, _HEAD = "patch_embed.backbone.", "patch_embed.proj.", "head."
 
 
 class InitialWeightsError(ValueError):
     """Initial weights that cannot be had, or do not fit the network."""
 
 
-def load_initial(network: nn.Module, init: str | Path) -> str:
+def load_initial(network: nn.Module, init: str | Path, *, kernel_downsampling: str | None = None) -> str:
     """Fill `network` with its initial weights; what was done, in words.
 
     Args:
         network: a timm network of `build_network`, already randomly initialised.
-        init: "random" (leave it so), "timm:TAG@REVISION" (a recipe's; a 40-hex commit, or "unpinned" for what
-            the Hub has now), or the path of a .safetensors file or of a model folder.
+        init: "random" (leave it so); "timm:TAG@REVISION" (a recipe's; a 40-hex commit, or "unpinned" for
+            what the Hub has now); for a hybrid "timm:STEM+TRANSFORMER@REVISION+REVISION", the convolutional
+            stem of the one and the rest of the other; or the path of a model folder, a .safetensors file, or
+            an .npz file of the original JAX release.
+        kernel_downsampling: how a first convolution larger than the network's becomes one of its size, see
+            `robustzoo.models.adaptation.METHODS`; needed only for such checkpoints.
 
-    Every tensor must have the name and shape of the network's, the class head excepted: for another number of
-    classes, or in a checkpoint without one, the head is made new.
+    The position embedding is resized to the network's grid. Every other tensor must have the name and shape
+    of the network's, except what is made new: the class head for another number of classes or of a checkpoint
+    without one, and the projection between a stem and a transformer that come from two checkpoints.
 
     Raises:
-        InitialWeightsError: the checkpoint cannot be fetched or read, or a tensor is missing, unknown, of
-            another shape or not finite. The network is then unchanged.
+        InitialWeightsError: the checkpoint cannot be fetched or read; a tensor is missing, unknown, of
+            another shape or not finite; or `kernel_downsampling` is needed and absent, or does not fit. The
+            network is then unchanged.
     """
     if isinstance(init, Path):
-        return _fill(network, _read_file(init), str(init))
+        return _fill(network, _read_file(init), str(init), kernel_downsampling)
     if init == "random":
         return "random weights"
     if init.startswith("file:"):
         raise InitialWeightsError(f"this recipe starts from a local {init}: give that file with --init PATH")
-    tag, at, revision = init.removeprefix("timm:").partition("@")
-    if not (init.startswith("timm:") and tag and at and revision):
-        raise InitialWeightsError(f"init {init!r} is neither random, timm:TAG@REVISION nor a Path")
-    return _fill(network, _fetch(tag, revision), init)
+    sources = _parse(init)
+    if len(sources) == 1:
+        return _fill(network, _fetch(*sources[0]), init, kernel_downsampling)
+    if not _has_stem(network.state_dict()):
+        raise InitialWeightsError(
+            f"init {init!r} names a stem and a transformer, but this network has no convolutional stem: "
+            "expected timm:TAG@REVISION"
+        )
+    stem, transformer = (_fetch(tag, revision) for tag, revision in sources)
+    if not _has_stem(stem):
+        raise InitialWeightsError(
+            f"{sources[0][0]} has no convolutional stem; expected a hybrid's checkpoint"
+        )
+    weights = {name: tensor for name, tensor in transformer.items() if not name.startswith("patch_embed.")}
+    weights |= {name: tensor for name, tensor in stem.items() if name.startswith(_STEM)}
+    return _fill(network, weights, init, kernel_downsampling, new_projection=True)
+
+
+def _parse(init: str) -> list[tuple[str, str]]:
+    """The (tag, revision) of each checkpoint, one or two."""
+    tags, _, revisions = init.removeprefix("timm:").partition("@")
+    sources = list(zip(tags.split("+"), revisions.split("+"), strict=False))
+    same = tags.count("+") == revisions.count("+") <= 1
+    if not init.startswith("timm:") or not same or not all(tag and revision for tag, revision in sources):
+        raise InitialWeightsError(
+            f"init {init!r} is neither random, timm:TAG@REVISION nor a Path (a hybrid's: "
+            "timm:STEM+TRANSFORMER@REVISION+REVISION)"
+        )
+    return sources
 
 
 def _fetch(tag: str, revision: str) -> dict[str, Tensor]:
     repo = f"timm/{tag}" if revision == UNPINNED else f"timm/{tag}@{revision}"
+    # The file by name: otherwise timm falls back to a pickled one, and without a network tries twice as long.
+    place = {"hf_hub_id": repo, "hf_hub_filename": "model.safetensors"}
     try:
-        source = timm.create_model(tag, pretrained=True, pretrained_cfg_overlay={"hf_hub_id": repo})
-    except (
-        Exception
-    ) as error:  # timm and huggingface_hub raise many kinds: unknown tag, no network, offline miss
+        # timm draws random weights first; what is made new here must not depend on where the rest came from.
+        with torch.random.fork_rng(devices=[]):
+            source = timm.create_model(tag, pretrained=True, pretrained_cfg_overlay=place)
+    except Exception as error:  # timm and the Hub raise many kinds: unknown tag, no network, offline miss
         pinned = "" if revision == UNPINNED else f" --revision {revision}"
         raise InitialWeightsError(
             f"the initial checkpoint {tag} (revision {revision}) could not be had: {error}. Fetch it where "
@@ -67,41 +104,95 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.is_file():
         raise InitialWeightsError(
-            f"--init {path}: no such file; expected a .safetensors file or a model folder"
+            f"--init {path}: no such file; expected a .safetensors file, a model folder, or an .npz file of "
+            "the original JAX release"
         )
     try:
-        return load_file(file)
+        return read_jax_checkpoint(file) if file.suffix == ".npz" else load_file(file)
+    except JaxCheckpointError as error:
+        raise InitialWeightsError(f"--init {error}") from error
     except (safetensors.SafetensorError, OSError) as error:
         raise InitialWeightsError(
             f"--init {file} is not a readable safetensors file: {error}; give another, or --init random"
         ) from error
 
 
-def _fill(network: nn.Module, weights: Mapping[str, Tensor], origin: str) -> str:
+def _fill(
+    network: nn.Module,
+    weights: Mapping[str, Tensor],
+    origin: str,
+    kernel_downsampling: str | None,
+    new_projection: bool = False,
+) -> str:
+    """Everything is computed and compared before the first tensor of the network changes."""
     expected = network.state_dict()
-    head = {name: tensor for name, tensor in expected.items() if name in ("head.weight", "head.bias")}
-    fits = all(name in weights and weights[name].shape == tensor.shape for name, tensor in head.items())
-    body = {name: tensor for name, tensor in weights.items() if name not in head}
-    wanted = {name: tensor for name, tensor in expected.items() if name not in head}
+    bad = sorted(name for name, tensor in weights.items() if not tensor.isfinite().all())
+    _refuse(origin, [f"{name} has values that are not finite" for name in bad])
+    if _has_stem(expected) and not _has_stem(weights):
+        raise InitialWeightsError(
+            f"{origin} has no convolutional stem ({_STEM}*), which this hybrid needs: give a checkpoint of "
+            "the whole hybrid, or timm:STEM+TRANSFORMER@REVISION+REVISION"
+        )
+    head = {name for name in expected if name.startswith(_HEAD)}
+    fits = all(name in weights and weights[name].shape == expected[name].shape for name in head)
+    made = {name for name in expected if new_projection and name.startswith(_PROJECTION)}
+    made |= set() if fits else head
+    body = {name: tensor for name, tensor in weights.items() if name not in made}
+    try:
+        body, words = _adapt(body, expected, kernel_downsampling)
+    except AdaptationError as error:
+        raise InitialWeightsError(f"{origin} does not fit the network: {error}") from error
+    wanted = {name: tensor for name, tensor in expected.items() if name not in made}
     problems = [f"{name} is missing" for name in wanted if name not in body]
     problems += [f"{name} is unknown" for name in body if name not in wanted]
     for name in wanted.keys() & body.keys():
         if body[name].shape != wanted[name].shape:
             problems.append(f"{name} has shape {tuple(body[name].shape)}, not {tuple(wanted[name].shape)}")
-    problems += [
-        f"{name} has values that are not finite" for name, t in weights.items() if not t.isfinite().all()
-    ]
+    _refuse(origin, problems)
+    network.load_state_dict(body | {name: _new(expected[name]) for name in sorted(made)}, strict=True)
+    words += ["with a new projection after the stem"] if new_projection else []
+    words += ["class head included" if fits else f"with a new class head for {network.num_classes} classes"]
+    return ", ".join([origin, *words])
+
+
+def _adapt(
+    weights: dict[str, Tensor], expected: Mapping[str, Tensor], method: str | None
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Resample the first convolution and the position embedding where their sizes differ; and say so."""
+    weights, words = dict(weights), []
+    first = f"{_STEM}stem.conv.weight" if _has_stem(expected) else f"{_PROJECTION}weight"
+    if first in weights and weights[first].dim() == 4:
+        (rows, side), size = weights[first].shape[2:], expected[first].shape[-1]
+        if rows == side > size:
+            if method is None:
+                raise AdaptationError(
+                    f"{first} has kernels of side {side} and the network's have side {size}: say how to make "
+                    f"them smaller with kernel_downsampling ({', '.join(METHODS)})"
+                )
+            weights[first] = resample_kernel(weights[first], size, method)
+            words.append(f"first kernel {side}x{side} to {size}x{size} ({method})")
+    position, target = weights.get("pos_embed"), expected["pos_embed"]
+    if position is not None and position.shape != target.shape and position.shape[2:] == target.shape[2:]:
+        grid = round((target.shape[1] - 1) ** 0.5)
+        weights["pos_embed"] = resize_position_embedding(position, (grid, grid))
+        words.append(f"position embedding of {position.shape[1]} tokens resized to {target.shape[1]}")
+    return weights, words
+
+
+def _new(like: Tensor) -> Tensor:
+    """A weight from the truncated normal of torch's global generator, or a bias of zeros."""
+    made = torch.zeros_like(like)
+    return made if made.dim() == 1 else nn.init.trunc_normal_(made, std=NEW_STD)
+
+
+def _has_stem(weights: Mapping[str, Tensor]) -> bool:
+    return any(name.startswith(_STEM) for name in weights)
+
+
+def _refuse(origin: str, problems: list[str]) -> None:
     if problems:
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise InitialWeightsError(
             f"{origin} does not fit the network: {'; '.join(sorted(problems)[:4])}{more}. "
             "Give weights of the same architecture and image size, or --init random"
         )
-    if fits:
-        network.load_state_dict({**body, **{name: weights[name] for name in head}}, strict=True)
-        return f"{origin}, class head included"
-    network.load_state_dict({**body, **head}, strict=True)
-    with torch.no_grad():
-        nn.init.trunc_normal_(network.head.weight, std=HEAD_STD)
-        nn.init.zeros_(network.head.bias)
-    return f"{origin}, with a new class head for {network.num_classes} classes"

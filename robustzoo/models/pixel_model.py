@@ -134,6 +134,7 @@ def _input_shape(network: nn.Module) -> tuple[int, int, int] | None:
     """(C, H, W) of a transformer with a fixed image size, None where the network does not say."""
     patches = getattr(network, "patch_embed", None)
     size = getattr(patches, "img_size", None)
-    if size is None or not hasattr(patches, "proj"):
+    channels = getattr(network, "in_chans", None)
+    if size is None or channels is None:
         return None
-    return (patches.proj.in_channels, size[0], size[1])
+    return (channels, size[0], size[1])

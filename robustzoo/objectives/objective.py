@@ -124,7 +124,7 @@ class Objective:
 
         Returns:
             total (to minimise, without the weight decay) and robust; TRADES: clean_ce and kl, with
-            robust = clean_ce + trades_weight * kl; TrH: trace, the mean trace, and trh = lambda(t) * trace.
+            robust = clean_ce + loss_weight * kl; TrH: trace, the mean trace, and trh = lambda(t) * trace.
 
         Raises:
             ValueError: not as many rows as `inputs` gives.
@@ -165,12 +165,12 @@ class Objective:
         recipe = self.recipe
         log_s = log_softmax(g)
         clean_ce = cross_entropy(g, y).mean()
-        kl = kl_divergence(log_s.detach() if recipe.kl_stop_gradient else log_s, log_softmax(ga)).mean()
-        terms = {"robust": clean_ce + recipe.trades_weight * kl, "clean_ce": clean_ce, "kl": kl}
+        kl = kl_divergence(log_s.detach() if recipe.loss_stop_gradient else log_s, log_softmax(ga)).mean()
+        terms = {"robust": clean_ce + recipe.loss_weight * kl, "clean_ce": clean_ce, "kl": kl}
         if not self.has_trh:
             return terms, None
         return terms, trace_of_hessian.trades(
-            f, g, fa, ga, recipe.trades_weight, stop_gradient=recipe.trh_stop_gradient
+            f, g, fa, ga, recipe.loss_weight, stop_gradient=recipe.trh_stop_gradient
         )
 
     def _attack_loss(self, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:

@@ -18,10 +18,19 @@ class IncompatibleName(ValueError):
 
 @dataclass(frozen=True)
 class Network:
-    """A timm entry point and its JSON-able arguments; input channels and classes come from the dataset."""
+    """A timm entry point and its JSON-able arguments; input channels and classes come from the dataset.
+
+    Attributes:
+        width: features that the class head sees.
+        body_parameters: parameters without the class head, at the channels of its datasets.
+        downsampled: its first kernel is smaller than that of the initial checkpoint.
+    """
 
     timm_name: str
     model_args: dict[str, Any]
+    width: int
+    body_parameters: int
+    downsampled: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,18 +39,26 @@ class Architecture:
 
     Attributes:
         datasets: the keys of the datasets it has recipes for.
-        parameters: parameter count per image size, with the channels and classes of those datasets.
-        init: timm tag of the initial checkpoint, or None for random initial weights.
-        init_revision: 40-hex commit of that checkpoint on the Hub, or "unpinned".
+        init: timm tag of the initial checkpoint (or TAG+TAG: backbone and transformer), or None for random
+            initial weights.
+        init_revision: 40-hex commit of that checkpoint on the Hub, or "unpinned"; one for each tag.
     """
 
     key: str
     title: str
     networks: dict[int, Network]
-    parameters: dict[int, int]
     datasets: tuple[str, ...]
     init: str | None = None
     init_revision: str = "unpinned"
+
+    def parameter_count(self, image_size: int, num_classes: int) -> int:
+        """Parameters of the network for these images, class head included.
+
+        Raises:
+            KeyError: no network of this image size.
+        """
+        network = self.networks[image_size]
+        return network.body_parameters + (network.width + 1) * num_classes
 
 
 @dataclass(frozen=True)
@@ -75,7 +92,6 @@ class Loss:
     key: str
     title: str
     default_weight: str | None
-    available: bool
 
 
 @dataclass(frozen=True)
@@ -85,12 +101,13 @@ class Defence:
     key: str
     title: str
     slot: int
-    available: bool
 
 
 def _by_key(*rows: Any) -> dict[str, Any]:
     return {row.key: row for row in rows}
 
+
+_PAPER_DATASETS = ("cifar10", "cifar100", "imagenet")
 
 ARCHITECTURES: dict[str, Architecture] = _by_key(
     Architecture(
@@ -100,9 +117,10 @@ ARCHITECTURES: dict[str, Architecture] = _by_key(
             8: Network(
                 "vit_tiny_patch16_224",
                 {"img_size": 8, "patch_size": 2, "embed_dim": 64, "depth": 4, "num_heads": 4},
+                width=64,
+                body_parameters=201_536,
             )
         },
-        parameters={8: 202_186},
         datasets=("digits",),
     ),
     Architecture(
@@ -112,26 +130,72 @@ ARCHITECTURES: dict[str, Architecture] = _by_key(
             32: Network(
                 "vit_tiny_patch16_224",
                 {"img_size": 32, "patch_size": 4, "embed_dim": 192, "depth": 12, "num_heads": 3},
+                width=192,
+                body_parameters=5_360_832,
             )
         },
-        parameters={32: 5_362_762},
-        datasets=("cifar10jpg",),
+        datasets=("cifar10jpg", "cifar10"),
     ),
     Architecture(
         "vit_b16",
         "ViT-B/16: width 768, depth 12, 12 heads",
-        networks={224: Network("vit_base_patch16_224", {"img_size": 224, "patch_size": 16})},
-        parameters={224: 86_567_656},
-        datasets=("imagenet",),
+        networks={
+            224: Network(
+                "vit_base_patch16_224",
+                {"img_size": 224, "patch_size": 16},
+                width=768,
+                body_parameters=85_798_656,
+            ),
+            32: Network(
+                "robustzoo_vit_base_k4s2",
+                {"img_size": 32},
+                width=768,
+                body_parameters=85_267_968,
+                downsampled=True,
+            ),
+        },
+        datasets=_PAPER_DATASETS,
         init="vit_base_patch16_224.augreg_in21k",
     ),
     Architecture(
         "vit_l16",
         "ViT-L/16: width 1024, depth 24, 16 heads",
-        networks={224: Network("vit_large_patch16_224", {"img_size": 224, "patch_size": 16})},
-        parameters={224: 304_326_632},
-        datasets=("imagenet",),
+        networks={
+            224: Network(
+                "vit_large_patch16_224",
+                {"img_size": 224, "patch_size": 16},
+                width=1024,
+                body_parameters=303_301_632,
+            ),
+            32: Network(
+                "robustzoo_vit_large_k4s2",
+                {"img_size": 32},
+                width=1024,
+                body_parameters=302_594_048,
+                downsampled=True,
+            ),
+        },
+        datasets=_PAPER_DATASETS,
         init="vit_large_patch16_224.augreg_in21k",
+    ),
+    Architecture(
+        "hybrid_l16",
+        "Hybrid-L/16: ResNetV2-50 stem (stages of 3, 4 and 9 blocks), then ViT-L of width 1024, depth 24",
+        networks={
+            224: Network(
+                "robustzoo_vit_large_r50_s16", {"img_size": 224}, width=1024, body_parameters=315_458_624
+            ),
+            32: Network(
+                "robustzoo_vit_large_r50_s4",
+                {"img_size": 32},
+                width=1024,
+                body_parameters=315_315_776,
+                downsampled=True,
+            ),
+        },
+        datasets=_PAPER_DATASETS,
+        init="vit_base_r50_s16_224.orig_in21k+vit_large_patch16_224.augreg_in21k",
+        init_revision="unpinned+unpinned",
     ),
 )
 
@@ -219,17 +283,17 @@ THREAT_SOURCES: dict[str, str] = {
 }
 
 LOSSES: dict[str, Loss] = _by_key(
-    Loss("at", "adversarial training (Madry et al. 2018)", None, available=True),
-    Loss("trades", "TRADES (Zhang et al. 2019)", "6", available=True),
-    Loss("alp", "adversarial logit pairing (Kannan et al. 2018)", "1", available=False),
-    Loss("mart", "MART (Wang et al. 2020)", "6", available=False),
+    Loss("at", "adversarial training (Madry et al. 2018)", None),
+    Loss("trades", "TRADES (Zhang et al. 2019)", "6"),
+    Loss("alp", "adversarial logit pairing (Kannan et al. 2018)", "1"),
+    Loss("mart", "MART (Wang et al. 2020)", "6"),
 )
 
 DEFENCES: dict[str, Defence] = _by_key(
-    Defence("trh", "trace-of-Hessian regularisation of the top layer", slot=0, available=True),
-    Defence("s2o", "second-order statistics (Jin et al. 2022)", slot=0, available=False),
-    Defence("awp", "adversarial weight perturbation (Wu et al. 2020)", slot=1, available=False),
-    Defence("swa", "stochastic weight averaging (Izmailov et al. 2018)", slot=2, available=False),
+    Defence("trh", "trace-of-Hessian regularisation of the top layer", slot=0),
+    Defence("s2o", "second-order statistics (Jin et al. 2022)", slot=0),
+    Defence("awp", "adversarial weight perturbation (Wu et al. 2020)", slot=1),
+    Defence("swa", "stochastic weight averaging (Izmailov et al. 2018)", slot=2),
 )
 
 
@@ -253,33 +317,33 @@ def _incompatibility(name: ModelName) -> str | None:
         return f"{name.dataset} has no {name.norm} threat model, only {norms}"
     if name.dataset not in architecture.datasets:
         fitting = [a.key for a in ARCHITECTURES.values() if name.dataset in a.datasets]
-        wanted = (
-            f"use {' or '.join(fitting)}"
-            if fitting
-            else "no architecture has a recipe for it in this version"
-        )
+        wanted = f"use {' or '.join(fitting)}"
         return (
             f"{architecture.key} does not go with {dataset.key} "
             f"({dataset.image_size}x{dataset.image_size} images): {wanted}"
         )
     if name.loss == "mart" and "s2o" in name.modifiers:
         return "s2o does not go with mart, which has no clean loss for s2o to share"
-    missing = [m for m in name.modifiers if not DEFENCES[m].available]
-    if not LOSSES[name.loss].available:
-        missing.insert(0, name.loss)
-    if missing:
-        return f"{' and '.join(missing)} not in this version, which has at and trades, base and trh"
     return None
 
 
 def all_names() -> list[str]:
     """Every compatible name at its loss's default weight, sorted. Each has a recipe."""
-    losses = [loss.key for loss in LOSSES.values() if loss.available]
-    methods = ["base", *(defence.key for defence in DEFENCES.values() if defence.available)]
     return sorted(
-        f"{architecture.key}.{dataset}_{norm}.{loss}_{method}"
+        f"{architecture.key}.{dataset}_{norm}.{method}"
         for architecture in ARCHITECTURES.values()
         for dataset, norm in THREATS
         if dataset in architecture.datasets
-        for loss, method in product(losses, methods)
+        for method in _methods()
     )
+
+
+def _methods() -> list[str]:
+    """Every method that goes together, such as `trades_trh_awp`; defences in the order of their slots."""
+    slots = [("", *(f"_{d.key}" for d in DEFENCES.values() if d.slot == slot)) for slot in range(3)]
+    endings = ["".join(chosen) or "_base" for chosen in product(*slots)]
+    return [
+        f"{loss}{ending}"
+        for loss, ending in product(LOSSES, endings)
+        if not (loss == "mart" and "_s2o" in ending)
+    ]

@@ -1,20 +1,29 @@
-"""A recipe from layers: ours | the paper's tables | catalog (dataset, threat, architecture) | method.
+"""A recipe from layers: borrowed values | ours | the paper's | dataset and threat | architecture | method.
 
 Numbers live in `tables/`: the paper's in files of their own, ours in `ours.csv`, each with its source. A row
 applies to the names that match its keys; of two rows for one field the later wins, and the paper's over ours.
+Where no table has a value of a method for a name, it is that of a name which has one, and its source says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, LOSSES, THREAT_SOURCES, THREATS
 from robustzoo.registry.fields import read_value
 from robustzoo.registry.names import ModelName
+from robustzoo.registry.paper import ARCHITECTURES as PAPER_ARCHITECTURES
+from robustzoo.registry.paper import LOSSES as PAPER_LOSSES
 from robustzoo.registry.paper import Value, hyperparameters, read_table
 
 Layer = dict[str, tuple[Any, str]]  # field -> (value or its text, source)
+
+# Whose values a name takes where the paper has none for it.
+_LIKE_LOSS = {"alp": "at", "mart": "trades"}
+_LIKE_ARCHITECTURE = "vit_l16"
+_LIKE_THREAT = ("cifar10", "linf")
 
 
 def compose(name: ModelName) -> tuple[dict[str, Any], dict[str, str]]:
@@ -23,7 +32,7 @@ def compose(name: ModelName) -> tuple[dict[str, Any], dict[str, str]]:
     Raises:
         RecipeError: a table holds a value outside its field's range.
     """
-    layers = _from_tables(name) | _dataset_threat(name) | _architecture(name)
+    layers = _unused() | _borrowed(name) | _from_tables(name) | _dataset_threat(name) | _architecture(name)
     layers |= _method(name)
     values = {field: read_value(field, value) for field, (value, _) in layers.items()}
     return values, {field: source for field, (_, source) in layers.items()}
@@ -35,8 +44,39 @@ def _ours() -> tuple[Value, ...]:
     return tuple(Value(*(row[key] for key in keys)) for row in read_table("ours"))
 
 
+@lru_cache(maxsize=1)
+def _unused() -> Layer:
+    return {row["field"]: (row["value"], row["source"]) for row in read_table("unused")}
+
+
 def _from_tables(name: ModelName) -> Layer:
-    return {row.field: (row.value, row.source) for row in _ours() + hyperparameters() if row.applies_to(name)}
+    of_paper = [row for row in hyperparameters() if row.defence == "*" or _in_grid(name)]
+    return {row.field: (row.value, row.source) for row in (*_ours(), *of_paper) if row.applies_to(name)}
+
+
+def _in_grid(name: ModelName) -> bool:
+    """Whether the paper speaks of this very method and network; its rows for a defence hold for no other."""
+    return name.architecture in PAPER_ARCHITECTURES and name.loss in PAPER_LOSSES and len(name.modifiers) <= 1
+
+
+def _borrowed(name: ModelName) -> Layer:
+    """Values of the paper for the name's modifiers, each alone, on the nearest network that it speaks of."""
+    layer: Layer = {}
+    for modifier in name.modifiers:
+        for like in _likes(name, modifier):
+            for row in hyperparameters():
+                if row.defence == modifier and row.field not in layer and row.applies_to(like):
+                    layer[row.field] = (row.value, f"ours: as {like} ({row.source})")
+    return layer
+
+
+def _likes(name: ModelName, modifier: str) -> Iterator[ModelName]:
+    loss = _LIKE_LOSS.get(name.loss, name.loss)
+    if name.architecture in PAPER_ARCHITECTURES:
+        for architecture in (name.architecture, _LIKE_ARCHITECTURE):
+            yield ModelName(architecture, name.dataset, name.norm, loss, None, (modifier,))
+    else:
+        yield ModelName(_LIKE_ARCHITECTURE, *_LIKE_THREAT, loss, None, (modifier,))
 
 
 def _dataset_threat(name: ModelName) -> Layer:
@@ -47,6 +87,7 @@ def _dataset_threat(name: ModelName) -> Layer:
         "image_size": (dataset.image_size, "the dataset"),
         "channels": (dataset.channels, "the dataset"),
         "num_classes": (dataset.num_classes, "the dataset"),
+        "training_data": (dataset.key, "the dataset"),
         "mean": (dataset.mean, dataset.normalisation_source),
         "std": (dataset.std, dataset.normalisation_source),
     }
@@ -57,9 +98,10 @@ def _architecture(name: ModelName) -> Layer:
     if architecture.init is None:
         init = ("random", "ours: no pre-trained checkpoint of this network")
     else:
+        table = "table 3" if DATASETS[name.dataset].image_size == 32 else "table 4"
         init = (
             f"timm:{architecture.init}@{architecture.init_revision}",
-            "table 4 (an ImageNet-21k checkpoint); which one is ours",
+            f"{table} (an ImageNet-21k checkpoint); which one is ours",
         )
     return {"architecture": (architecture.key, "the name"), "init": init}
 
@@ -67,7 +109,7 @@ def _architecture(name: ModelName) -> Layer:
 def _method(name: ModelName) -> Layer:
     layer: Layer = {"loss": (name.loss, "the name"), "defences": (name.modifiers, "the name")}
     if name.loss_weight is not None:
-        layer["trades_weight"] = (name.loss_weight, f"the name ({LOSSES[name.loss].key}{name.loss_weight})")
+        layer["loss_weight"] = (name.loss_weight, f"the name ({LOSSES[name.loss].key}{name.loss_weight})")
     if "trh" in name.modifiers:
         layer["l2_reg"] = (0.0, "the paper's algorithm: gamma replaces l2_reg")
     return layer

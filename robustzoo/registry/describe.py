@@ -1,10 +1,12 @@
-"""A recipe for people: every field with its value and its source; the command that trains it."""
+"""A recipe for people: every value with its source, what was changed, the paper's result, how to train it."""
 
 from __future__ import annotations
 
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.fields import FIELDS, write_value
+from robustzoo.registry.paper import published_cell
 from robustzoo.registry.recipes import Recipe
+from robustzoo.registry.recipes import recipe as make_recipe
 
 
 def describe(recipe: Recipe) -> list[tuple[str, str, str]]:
@@ -12,10 +14,36 @@ def describe(recipe: Recipe) -> list[tuple[str, str, str]]:
     return [(key, _text(write_value(getattr(recipe, key))), recipe.sources[key]) for key in FIELDS]
 
 
-def training_command(recipe: Recipe) -> str:
-    """The command that trains a registry name; with `--data DIR` where the dataset needs files."""
+def changes(recipe: Recipe) -> list[tuple[str, str, str]]:
+    """`(field, value, value in the registry's recipe)` of every field that differs from it."""
+    if recipe.name == recipe.base_name:
+        return []
+    was = make_recipe(recipe.base_name)
+    return [
+        (key, value, _text(write_value(getattr(was, key))))
+        for key, value, _ in describe(recipe)
+        if getattr(recipe, key) != getattr(was, key)
+    ]
+
+
+def paper_result(recipe: Recipe) -> str:
+    """What the paper reports for the recipe's registry name, in words."""
+    cell = published_cell(recipe.base_name)
+    if cell is None:
+        return f"no result for {recipe.base_name}"
+    of = "" if recipe.name == recipe.base_name else f" for {recipe.base_name}, which this recipe changes"
+    return f"{cell[0]} % clean, {cell[1]} % under AutoAttack{of}"
+
+
+def training_command(recipe: Recipe, name: str | None = None) -> str:
+    """The command that trains a registry name; with `--data DIR` where the dataset needs files.
+
+    Args:
+        recipe: its recipe.
+        name: what train.py is to be given, where that is not the recipe's name: PREFIX:NAME of a package.
+    """
     data = " --data DIR" if DATASETS[recipe.dataset].needs_files else ""
-    return f"deepspeed training/train.py {recipe.name}{data} --out runs/{recipe.name}"
+    return f"deepspeed training/train.py {name or recipe.name}{data} --out runs/{recipe.name}"
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Entries: a name, its recipe and, where `weights.lock.json` pins them, its weights."""
+"""Entries: a name, its recipe and, where `weights.lock.json` or a package pins them, its weights."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from robustzoo.registry.recipes import Recipe, recipe
 LOCK_FILE = Path(__file__).with_name("weights.lock.json")
 SOURCES = ("bundled", "zoo", "hub")
 _PACKAGE = Path(__file__).parents[1]
-_COMMON = ("name", "source", "sha256", "bytes")
-_PLACE = {"bundled": ("path",), "zoo": ("path",), "hub": ("repo", "commit")}
+_COMMON = ("source", "sha256", "bytes")
+_PLACE = {"bundled": ("path",), "zoo": ("path",), "package": ("path",), "hub": ("repo", "commit")}
 _PATTERNS = {
     "sha256": (re.compile(r"[0-9a-f]{64}"), "64 lower-case hex digits"),
     "commit": (re.compile(r"[0-9a-f]{40}"), "40 lower-case hex digits, never a branch or a tag"),
@@ -37,8 +37,10 @@ class Weights:
     """Pinned weights of one model: where they are, and the hash and size of `model.safetensors`.
 
     Attributes:
-        source: "bundled" (inside the package), "zoo" (a folder of the repository) or "hub" (published).
-        path: model folder, relative to `robustzoo/bundled` or to the repository's root; None for hub.
+        source: "bundled" (inside the package), "zoo" (a folder of the repository), "hub" (published) or
+            "package" (inside another package that brings the entry).
+        path: model folder, relative to `robustzoo/bundled` or to the repository's root, absolute for package;
+            None for hub.
         repo, commit: Hub repository and its 40-hex commit; None for the others.
     """
 
@@ -54,26 +56,39 @@ class Weights:
         """The model folder on this machine, whether or not it is there; None for hub weights."""
         if self.path is None:
             return None
+        if self.source == "package":
+            return Path(self.path)
         root = _PACKAGE / "bundled" if self.source == "bundled" else _PACKAGE.parent
         return root.joinpath(*PurePosixPath(self.path).parts)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the zoo knows under a name. Without weights it can be trained but not loaded."""
+    """What the zoo knows under a name. Without weights it can be trained but not loaded.
+
+    Attributes:
+        name: a registry name, or PREFIX:NAME for an entry of another package. Its recipe then has a name of
+            its own, that of the registry recipe it is or was changed from.
+        brought_by: the package that brings it, in words; None for the registry's own.
+    """
 
     name: str
     recipe: Recipe
     weights: Weights | None
+    brought_by: str | None = None
 
 
 def entry(name: str) -> Entry:
-    """The entry of a registry name.
+    """The entry of a registry name, or of a name that an installed package brings.
 
     Raises:
         UnknownName, IncompatibleName: the name has no recipe.
         LockError: the lock file cannot be trusted.
     """
+    from robustzoo.registry.packages import brought_entry, is_brought
+
+    if is_brought(name):
+        return brought_entry(name)
     found = recipe(_registry_name(name))
     return Entry(found.name, found, read_lock().get(found.name))
 
@@ -87,12 +102,12 @@ def find_entry(name: str) -> Entry | None:
 
 
 def published() -> list[Entry]:
-    """Every entry with weights, sorted by name."""
+    """Every entry of the registry's own with weights, sorted by name."""
     return [Entry(name, recipe(name), weights) for name, weights in sorted(read_lock().items())]
 
 
 def list_models(pattern: str | None = None, *, published_only: bool = False) -> list[str]:
-    """Names of the zoo, sorted: all that have a recipe, or those with weights to load.
+    """Names of the zoo, sorted: all that have a recipe, or those with weights to load; packages' names too.
 
     Args:
         pattern: a shell pattern such as "*.digits_linf.*"; None: every name.
@@ -104,8 +119,12 @@ def list_models(pattern: str | None = None, *, published_only: bool = False) -> 
         raise TypeError(f'pattern {pattern!r} is no text; expected a shell pattern such as "*.digits_linf.*"')
     if not isinstance(published_only, bool):
         raise TypeError(f"published_only {published_only!r} is no bool; expected True or False")
+    from robustzoo.registry.packages import brought
+
     locked = read_lock()
-    names = sorted(locked) if published_only else sorted({*all_names(), *locked})
+    known = {*locked} if published_only else {*all_names(), *locked}
+    known |= {name for name, item in brought().items() if item.weights or not published_only}
+    names = sorted(known)
     return names if pattern is None else [name for name in names if fnmatchcase(name, pattern)]
 
 
@@ -165,10 +184,34 @@ def write_lock(entries: Iterable[Entry], path: str | os.PathLike[str] | None = N
 def _read_row(row: object, where: str) -> tuple[str, Weights]:
     if not isinstance(row, Mapping):
         raise LockError(f"{where}: expected an object, not {row!r}")
-    name, source = row.get("name"), row.get("source")
+    name = row.get("name")
     where = f"{where} ({name})"
-    if source not in SOURCES:
-        raise LockError(f"{where}: source {source!r} must be one of {', '.join(SOURCES)}")
+    weights = read_weights({key: value for key, value in row.items() if key != "name"}, where)
+    try:
+        return _registry_name(name), weights  # type: ignore[arg-type]  # parse refuses other types itself
+    except (UnknownName, IncompatibleName) as error:
+        raise LockError(f"{where}: {error}") from error
+
+
+def read_weights(
+    row: object, where: str, sources: tuple[str, ...] = SOURCES, root: Path | None = None
+) -> Weights:
+    """Weights as a lock file or a package's list states them, strictly.
+
+    Args:
+        row: their JSON object.
+        where: for the messages.
+        sources: the allowed sources.
+        root: folder of the package that brings them, to which a path is relative.
+
+    Raises:
+        LockError: an unknown or missing key, or an ill-formed hash, commit, path or size.
+    """
+    if not isinstance(row, Mapping):
+        raise LockError(f"{where}: expected an object, not {row!r}")
+    source = row.get("source")
+    if source not in sources:
+        raise LockError(f"{where}: source {source!r} must be one of {', '.join(sources)}")
     wanted = (*_COMMON, *_PLACE[source])
     for key in row:
         if key not in wanted:
@@ -178,10 +221,6 @@ def _read_row(row: object, where: str) -> tuple[str, Weights]:
     missing = [key for key in wanted if key not in row]
     if missing:
         raise LockError(f"{where}: source {source} needs {', '.join(missing)}")
-    try:
-        _registry_name(name)  # type: ignore[arg-type]  # parse refuses other types itself
-    except (UnknownName, IncompatibleName) as error:
-        raise LockError(f"{where}: {error}") from error
     for key, (pattern, form) in _PATTERNS.items():
         if key in row and not (isinstance(row[key], str) and pattern.fullmatch(row[key])):
             raise LockError(f"{where}: {key} {row[key]!r} must be {form}")
@@ -189,8 +228,10 @@ def _read_row(row: object, where: str) -> tuple[str, Weights]:
         raise LockError(f"{where}: bytes {row['bytes']!r} must be a whole number above 0")
     if "path" in row and not _inside(row["path"]):
         raise LockError(f"{where}: path {row['path']!r} must be relative, with forward slashes and no '..'")
-    place = (row.get("path"), row.get("repo"), row.get("commit"))
-    return str(name), Weights(source, *place, sha256=row["sha256"], bytes=row["bytes"])
+    path = row.get("path")
+    if root is not None and path is not None:
+        path = str(root.joinpath(*PurePosixPath(path).parts))
+    return Weights(source, path, row.get("repo"), row.get("commit"), sha256=row["sha256"], bytes=row["bytes"])
 
 
 def _inside(path: object) -> bool:

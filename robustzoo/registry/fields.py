@@ -1,4 +1,4 @@
-"""The fields of a recipe: type, range and meaning of each, and the rules between them."""
+"""The fields of a recipe: type, range and meaning of each. `rules.py` has the rules between them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,19 @@ FIELDS: dict[str, Field] = {
     "num_classes": Field("int", "classes", low=2, fixed=True),
     "mean": Field("floats", "subtracted from pixels inside the model"),
     "std": Field("floats", "divides centred pixels inside the model", above=0),
-    "init": Field("text", "initial weights: random, timm:TAG@REVISION, or file:SHA256"),
+    "init": Field("text", "initial weights: random, timm:TAG@REVISION (or two, joined by +), or file:SHA256"),
+    "kernel_downsampling": Field(
+        "text",
+        "how a larger first kernel of the initial checkpoint is brought to the network's size",
+        choices=("cubic", "bilinear", "nearest", "block_sum"),
+        optional=True,
+    ),
+    "training_data": Field("text", "key of the dataset whose training images are used"),
+    "training_images": Field(
+        "int", "training images really used; none: the whole split", low=1, high=_MANY, optional=True
+    ),
+    "extra_data": Field("text", "generated images mixed into every batch", choices=("none", "ddpm")),
+    "extra_fraction": Field("float", "share of generated images in a batch", low=0, below=1),
     "total_steps": Field("int", "optimizer steps, length of the schedules", low=1, high=_MANY),
     "stop_after": Field(
         "int", "optimizer steps really taken; none: all of total_steps", low=1, high=_MANY, optional=True
@@ -93,8 +105,13 @@ FIELDS: dict[str, Field] = {
     "lr_schedule": Field("text", "decay to 0 after warm-up", choices=("cosine",)),
     "l2_reg": Field("float", "coefficient of |theta|^2 without TrH", low=0),
     "gradient_clipping": Field("float", "largest global gradient norm; 0: no clipping", low=0),
-    "augmentation": Field("text", "fb: flip and random brightness", choices=("none", "fb")),
+    "augmentation": Field(
+        "text",
+        "fb: flip and random brightness; crop: random resized crop and flip",
+        choices=("none", "fb", "crop"),
+    ),
     "brightness": Field("float", "range of the additive brightness, pixels in [0, 1]", low=0, high=1),
+    "cutmix": Field("bool", "pairs of images are cut and mixed, and their labels with them"),
     "attack_steps": Field("int", "PGD steps in training", low=1, high=_MANY),
     "attack_warmup_steps": Field(
         "int", "steps over which the radius trained against grows from 0 to epsilon", low=0, high=_MANY
@@ -102,8 +119,16 @@ FIELDS: dict[str, Field] = {
     "attack_step_ratio": Field("float", "PGD step = ratio * epsilon / steps", above=0),
     "attack_start": Field("text", "uniform in the ball, or 0.001 N(0, 1)", choices=("uniform", "gaussian")),
     "attack_loss": Field("text", "what PGD maximises", choices=("ce", "kl")),
-    "trades_weight": Field("float", "lambda_t, the weight of TRADES' KL", above=0, optional=True),
-    "kl_stop_gradient": Field("bool", "the clean side of TRADES' KL is a constant in the loss"),
+    "loss_weight": Field(
+        "float",
+        "weight of the loss's second term (TRADES' KL, ALP's pairing, MART's KL)",
+        above=0,
+        optional=True,
+    ),
+    "loss_stop_gradient": Field("bool", "the clean softmax is a constant in the loss"),
+    "mart_bce_input": Field(
+        "text", "input of the CE term in MART's boosted CE", choices=("adv", "clean"), optional=True
+    ),
     "trh_lambda": Field("float", "weight of the trace", low=0, optional=True),
     "trh_schedule": Field(
         "text", "lambda over the steps", choices=("constant", "linear", "multistep"), optional=True
@@ -111,10 +136,23 @@ FIELDS: dict[str, Field] = {
     "trh_gamma": Field(
         "float", "coefficient of |theta|^2 with TrH, in place of l2_reg", low=0, optional=True
     ),
-    "trh_stop_gradient": Field("bool", "the clean softmax is a constant in TRADES' trace"),
+    "trh_stop_gradient": Field("bool", "the clean softmax is a constant in the trace"),
+    "s2o_weight": Field(
+        "float", "alpha: share of S2O's loss in the CE part of the loss", above=0, below=1, optional=True
+    ),
+    "s2o_diagonal": Field("float", "c: S2O's weight of the true class", above=0, below=1, optional=True),
+    "awp_delta": Field("float", "size of AWP's perturbation relative to the weights", above=0, optional=True),
+    "awp_warmup_steps": Field(
+        "int", "first optimizer steps without AWP's perturbation", low=0, high=_MANY, optional=True
+    ),
+    "swa_decay": Field("float", "weight of the old average in SWA", above=0, below=1, optional=True),
 }
 
-_INIT = re.compile(r"random|timm:[A-Za-z0-9_.\-]+@(?:[0-9a-f]{40}|unpinned)|file:[0-9a-f]{64}", re.ASCII)
+_TAG, _REVISION = r"[A-Za-z0-9_.\-]+", r"(?:[0-9a-f]{40}|unpinned)"
+_INIT = re.compile(
+    rf"random|timm:(?:{_TAG}@{_REVISION}|{_TAG}\+{_TAG}@{_REVISION}\+{_REVISION})|file:[0-9a-f]{{64}}",
+    re.ASCII,
+)
 
 
 def unknown_field(key: object, where: str, known: Mapping[str, Any] | None = None) -> RecipeError:
@@ -158,85 +196,6 @@ def write_value(value: Any) -> Any:
     if isinstance(value, ThreatModel):
         return str(value)
     return list(value) if isinstance(value, tuple) else value
-
-
-def check_together(values: Mapping[str, Any]) -> None:
-    """Refuse combinations of values that would be contradictory, or silently without effect.
-
-    Raises:
-        RecipeError: naming the two values and how to settle them.
-    """
-    for broken, message in (
-        (
-            values["warmup_steps"] > values["total_steps"],
-            "warmup_steps {warmup_steps} is more than total_steps "
-            "{total_steps}: set both, or a smaller warmup_steps",
-        ),
-        (
-            (values["stop_after"] or 0) >= values["total_steps"],
-            "stop_after {stop_after} is not below total_steps {total_steps}: set stop_after=none",
-        ),
-        (
-            values["attack_warmup_steps"] > values["total_steps"],
-            "attack_warmup_steps {attack_warmup_steps} is more than total_steps "
-            "{total_steps}, so that epsilon is never reached: set both, or a smaller attack_warmup_steps",
-        ),
-        (
-            any(len(values[k]) not in (1, values["channels"]) for k in ("mean", "std")),
-            "mean {mean} and std {std} must have one value, or one for each of the {channels} channels",
-        ),
-        (
-            values["brightness"] > 0 and values["augmentation"] == "none",
-            "brightness {brightness} has no effect with "
-            "augmentation none: set augmentation=fb, or brightness=0",
-        ),
-        *_loss_rules(values),
-        *_trh_rules(values),
-    ):
-        if broken:
-            raise RecipeError(message.format_map(values))
-
-
-def _loss_rules(values: Mapping[str, Any]) -> list[tuple[bool, str]]:
-    trades = values["loss"] == "trades"
-    return [
-        (
-            (values["trades_weight"] is not None) != trades,
-            "trades_weight {trades_weight} does not go with loss "
-            "{loss}: only a trades recipe has it, and needs it; choose another name",
-        ),
-        (
-            values["attack_loss"] == "kl" and not trades,
-            "attack_loss kl needs the clean softmax, which loss {loss} "
-            "does not compute: use attack_loss=ce, or a trades recipe",
-        ),
-        (
-            values["kl_stop_gradient"] and not trades,
-            "kl_stop_gradient true has no effect with loss {loss}: it belongs to a trades recipe",
-        ),
-    ]
-
-
-def _trh_rules(values: Mapping[str, Any]) -> list[tuple[bool, str]]:
-    trh = "trh" in values["defences"]
-    needed = [key for key in ("trh_lambda", "trh_schedule", "trh_gamma") if (values[key] is not None) != trh]
-    key = needed[0] if needed else ""
-    return [
-        (
-            bool(needed),
-            f"{key} {{{key}}} does not go with defences {{defences}}: a trh recipe needs trh_lambda, "
-            "trh_schedule and trh_gamma, and no other has them; choose another name",
-        ),
-        (
-            trh and values["l2_reg"] != 0,
-            "l2_reg {l2_reg} does not go with trh, whose gamma replaces it: set "
-            "trh_gamma, and leave l2_reg at 0",
-        ),
-        (
-            not values["trh_stop_gradient"] and not (trh and values["loss"] == "trades"),
-            "trh_stop_gradient false has no effect here: it belongs to a trades_trh recipe",
-        ),
-    ]
 
 
 def _refused(key: str, field: Field, value: object) -> RecipeError:

@@ -8,6 +8,11 @@ from typing import Any
 
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.fields import FIELDS, RecipeError, read_value, unknown_field, write_value
+from robustzoo.registry.rules import originals_per_batch
+
+# What pixels in [0, 1] become inside the model -> mean and std, one value for all channels (table 3).
+_DATA_RANGES = {"[-1,1]": (0.5, 0.5), "[0,1]": (0.0, 1.0), "centered": (0.47, 0.25)}
+_ALIASES = ("epochs", "data_range")
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
@@ -39,7 +44,8 @@ def apply_overrides(
     """New values and sources with `changes` made; a value that stays equal keeps its source.
 
     Args:
-        changes: field -> typed value or text; `epochs` (a positive number) sets total_steps.
+        changes: field -> typed value or text; `epochs` (a positive number) sets total_steps, and `data_range`
+            ("[-1,1]", "[0,1]" or "centered") mean and std.
         origin: how the changes came about, for the source of each changed value.
         notes: sources given with the changes; used where they differ from the present source.
 
@@ -47,12 +53,15 @@ def apply_overrides(
         RecipeError: an unknown key, a value that is not allowed, or a field that the name fixes.
     """
     new_values, new_sources = dict(values), dict(sources)
-    typed = {key: read_value(key, value) for key, value in changes.items() if _check_key(key) != "epochs"}
+    typed = {key: read_value(key, value) for key, value in changes.items() if _check_key(key) not in _ALIASES}
     if "epochs" in changes:
         if "total_steps" in changes:
             raise RecipeError("epochs and total_steps both set the training length: give one of them")
-        batch_size = typed.get("batch_size", values["batch_size"])
-        typed["total_steps"] = _steps(changes["epochs"], DATASETS[values["dataset"]].train_size, batch_size)
+        typed["total_steps"] = _steps(changes["epochs"], {**values, **typed})
+    if "data_range" in changes:
+        if "mean" in changes or "std" in changes:
+            raise RecipeError("data_range sets mean and std: give it, or mean and std")
+        typed |= _normalisation(changes["data_range"])
     for key, value in typed.items():
         if value == values[key]:
             continue
@@ -73,12 +82,23 @@ def _check_key(key: str) -> str:
         raise RecipeError(
             "unknown key 'epsilon': the radius is part of threat_model, such as threat_model=linf:4/255"
         )
-    if key != "epochs" and key not in FIELDS:
-        raise unknown_field(key, "to set", {**FIELDS, "epochs": None})
+    if key not in _ALIASES and key not in FIELDS:
+        raise unknown_field(key, "to set", {**FIELDS, **dict.fromkeys(_ALIASES)})
     return key
 
 
-def _steps(epochs: object, train_size: int, batch_size: int) -> int:
+def _normalisation(data_range: object) -> dict[str, tuple[float, ...]]:
+    if not isinstance(data_range, str) or data_range.replace(" ", "") not in _DATA_RANGES:
+        raise RecipeError(
+            f"data_range: {data_range!r} is not allowed: expected one of {', '.join(_DATA_RANGES)}; any "
+            "other normalisation is set with mean=VALUE and std=VALUE"
+        )
+    mean, std = _DATA_RANGES[data_range.replace(" ", "")]
+    return {"mean": (mean,), "std": (std,)}
+
+
+def _steps(epochs: object, values: Mapping[str, Any]) -> int:
+    """Optimizer steps of so many passes over the original training images."""
     try:
         number = (
             float(epochs) if isinstance(epochs, (int, float, str)) and not isinstance(epochs, bool) else 0.0
@@ -89,4 +109,6 @@ def _steps(epochs: object, train_size: int, batch_size: int) -> int:
         raise RecipeError(
             f"epochs: {epochs!r} is not allowed: expected a number above 0; set it with epochs=VALUE"
         )
-    return math.ceil(number * train_size / batch_size)
+    data = DATASETS.get(values["training_data"], DATASETS[values["dataset"]])
+    images = values["training_images"] or data.train_size
+    return math.ceil(number * images / max(originals_per_batch(values), 1))

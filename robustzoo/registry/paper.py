@@ -6,6 +6,7 @@ Paper: "Improving Robust Generalization by Direct PAC-Bayesian Bound Minimizatio
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,10 @@ from pathlib import Path
 from robustzoo.registry.names import ModelName, parse
 
 TABLES = Path(__file__).parent / "tables"
+
+ARCHITECTURES = ("vit_b16", "vit_l16", "hybrid_l16")  # with results in the paper
+LOSSES = ("at", "trades")
+DEFENCES = ("base", "swa", "s2o", "awp", "trh")
 
 # The paper's parameter -> our field. Parameters that are not here describe the network or a search.
 _FIELD_OF = {
@@ -24,18 +29,28 @@ _FIELD_OF = {
     "decay_type": "lr_schedule",
     "l2_reg": "l2_reg",
     "data_aug": "augmentation",
+    "downsample": "kernel_downsampling",
+    "use_cutmix": "cutmix",
+    "extra_data": "extra_data",
     "pgd_steps_train": "attack_steps",
-    "lambda_t": "trades_weight",
+    "lambda_t": "loss_weight",
     "lambda": "trh_lambda",
     "lambda_schedule": "trh_schedule",
     "gamma": "trh_gamma",
+    "delta_awp": "awp_delta",
+    "swa alpha": "swa_decay",
+    "s2o alpha": "s2o_weight",
 }
-_SPELLING = {"sgd+momentum": "sgd", "fb (flip and random brightness)": "fb"}
+_SPELLING = {
+    "sgd+momentum": "sgd",
+    "fb (flip and random brightness)": "fb",
+    "1M DDPM images (Gowal et al. 2021)": "ddpm",
+}
 
 
 @dataclass(frozen=True)
 class Value:
-    """One sourced value of one field, for all names that match its five keys ("*": any)."""
+    """One sourced value of one field, for all names that match its five keys ("*": any, "a;b": a or b)."""
 
     architecture: str
     dataset: str
@@ -48,12 +63,10 @@ class Value:
 
     def applies_to(self, name: ModelName) -> bool:
         """Whether the value is one of this name's recipe."""
-        return (
-            self.architecture in ("*", name.architecture)
-            and self.dataset in ("*", name.dataset)
-            and self.norm in ("*", name.norm)
-            and self.loss in ("*", name.loss)
-            and self.defence in ("*", *name.modifiers)
+        keys = (self.architecture, self.dataset, self.norm, self.loss)
+        parts = (name.architecture, name.dataset, name.norm, name.loss)
+        return (self.defence == "*" or self.defence in name.modifiers) and all(
+            key == "*" or part == key or part in key.split(";") for key, part in zip(keys, parts, strict=True)
         )
 
 
@@ -72,17 +85,28 @@ def hyperparameters() -> tuple[Value, ...]:
 def _shared_values() -> Iterator[Value]:
     for row in read_table("shared_hyperparameters"):
         field = _FIELD_OF.get(row["parameter"])
-        for dataset in row["dataset"].split(";") if field else ():
-            value = _SPELLING.get(row["value"], row["value"])
-            yield Value("*", dataset, "*", "*", "*", field or "", value, row["source"])
+        if field:
+            yield _value("*", row["dataset"], "*", "*", "*", field, row["value"], row["source"])
 
 
 def _method_values() -> Iterator[Value]:
     for row in read_table("method_hyperparameters"):
-        field = _FIELD_OF.get(row["parameter"])
+        parameter = row["parameter"]
+        field = _FIELD_OF.get(f"{row['defence']} alpha" if parameter == "alpha" else parameter)
         if field:
             keys = (row["arch"], row["dataset"], row["norm"], row["loss"], row["defence"])
-            yield Value(*keys, field, row["value"], row["source"])
+            yield _value(*keys, field, row["value"], row["source"])
+
+
+def _value(
+    arch: str, dataset: str, norm: str, loss: str, defence: str, field: str, text: str, source: str
+) -> Value:
+    """A row of the paper: what it says about a dataset holds for its own networks, not for others of ours."""
+    if arch == "*" and source.startswith("tables"):  # the text says it of all networks, the tables of some
+        source = "appendix D and " + re.sub(r"^tables (\d)$", r"table \1", source)
+    if arch == "*" and dataset != "*":
+        arch = ";".join(ARCHITECTURES)
+    return Value(arch, dataset, norm, loss, defence, field, _SPELLING.get(text, text), source)
 
 
 @lru_cache(maxsize=1)

@@ -15,13 +15,13 @@ from robustzoo.registry.composition import compose
 from robustzoo.registry.fields import (
     FIELDS,
     RecipeError,
-    check_together,
     read_value,
     unknown_field,
     write_value,
 )
 from robustzoo.registry.names import UnknownName, parse
 from robustzoo.registry.overrides import apply_overrides
+from robustzoo.registry.rules import PAIRED, check_together, originals_per_batch
 from robustzoo.registry.threat_model import ThreatModel
 
 __all__ = ["Recipe", "RecipeError", "recipe"]
@@ -57,6 +57,11 @@ class Recipe:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     init: str
+    kernel_downsampling: str | None
+    training_data: str
+    training_images: int | None
+    extra_data: str
+    extra_fraction: float
     total_steps: int
     stop_after: int | None
     batch_size: int
@@ -69,17 +74,24 @@ class Recipe:
     gradient_clipping: float
     augmentation: str
     brightness: float
+    cutmix: bool
     attack_steps: int
     attack_warmup_steps: int
     attack_step_ratio: float
     attack_start: str
     attack_loss: str
-    trades_weight: float | None
-    kl_stop_gradient: bool
+    loss_weight: float | None
+    loss_stop_gradient: bool
+    mart_bce_input: str | None
     trh_lambda: float | None
     trh_schedule: str | None
     trh_gamma: float | None
     trh_stop_gradient: bool
+    s2o_weight: float | None
+    s2o_diagonal: float | None
+    awp_delta: float | None
+    awp_warmup_steps: int | None
+    swa_decay: float | None
     sources: Mapping[str, str] = field(compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -137,21 +149,30 @@ class Recipe:
     def cost(self) -> dict[str, Any]:
         """What training costs, in network passes: F forward, B backward to the input, T training step.
 
-        `forward_equivalents` counts B as one F and T as three. Derivation: n (F + B) + T for AT with n steps;
-        F + n (F + B) + 2 T for TRADES, which forwards the clean image once for the attack and trains on both.
+        `forward_equivalents` counts B as one F and T as three. Derivation, with n attack steps: n (F + B) for
+        the attack, and F for the clean softmax of an attack on KL; T for AT and 2 T where the clean images
+        are trained on too (TRADES, ALP, MART, and AT with S2O); AWP's ascent as much again as the training.
+        `epochs` counts passes over the original training images.
         """
-        trades = self.loss == "trades"
-        forwards, backwards, trainings = self.attack_steps + trades, self.attack_steps, 1 + trades
-        images = self.total_steps * self.batch_size
+        forwards = self.attack_steps + (self.attack_loss == "kl")
+        backwards = self.attack_steps
+        trainings = (1 + (self.loss in PAIRED or "s2o" in self.defences)) * (1 + ("awp" in self.defences))
+        steps = self.stop_after or self.total_steps
+        images, originals = steps * self.batch_size, steps * originals_per_batch(self.science)
+        split = self.training_images or DATASETS[self.training_data].train_size
         return {
-            "passes_per_step": f"{'F + ' if trades else ''}{backwards} (F + B) + {'2 T' if trades else 'T'}",
+            "passes_per_step": (
+                f"{'F + ' if forwards > backwards else ''}{backwards} (F + B) + "
+                f"{f'{trainings} T' if trainings > 1 else 'T'}"
+            ),
             "forward": forwards,
             "input_backward": backwards,
             "training": trainings,
             "forward_equivalents": forwards + backwards + 3 * trainings,
-            "steps": self.total_steps,
+            "steps": steps,
             "images_seen": images,
-            "epochs": round(images / DATASETS[self.dataset].train_size, 2),
+            "generated_images_seen": images - originals,
+            "epochs": round(originals / split, 2),
         }
 
 
@@ -216,11 +237,11 @@ def check_keys(document: Mapping[str, Any]) -> None:
 
 
 def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = None) -> Recipe:
-    """The recipe of a registry name or of a JSON file, with changes.
+    """The recipe of a registry name, of a name that a package brings, or of a JSON file, with changes.
 
     Args:
-        name: registry name, or the path of a `.json` file: `base_name` and the values that differ from its
-            recipe; a whole document of `to_json` is such a file.
+        name: registry name, PREFIX:NAME of a package (see `packages.py`), or the path of a `.json` file:
+            `base_name` and the values that differ from its recipe, for which a document of `to_json` will do.
         overrides: field -> value, typed or command-line text ("none": no value); `epochs` sets total_steps.
 
     Returns:
@@ -230,7 +251,12 @@ def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = N
         UnknownName, IncompatibleName: `name`, or the file's base_name, has no recipe.
         RecipeError: an unknown key or a value that is not allowed, in the file or in `overrides`.
     """
-    if isinstance(name, PathLike) or (isinstance(name, str) and name.endswith(".json")):
+    from robustzoo.registry.packages import brought_entry, is_brought
+
+    if is_brought(name) and not str(name).endswith(".json"):
+        made = brought_entry(str(name)).recipe
+        base_name, changes, notes = made.base_name, made.science, dict(made.sources)
+    elif isinstance(name, PathLike) or (isinstance(name, str) and name.endswith(".json")):
         base_name, changes, notes = _read_file(Path(name))
     else:
         base_name, changes, notes = name, {}, {}
@@ -245,17 +271,26 @@ def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = N
     return Recipe(name=full_name, base_name=base_name, sources=sources, **values)
 
 
-def stopped(made: Recipe, steps: int) -> Recipe:
-    """The recipe of a training that took only `steps` optimizer steps: another name, unless that is all.
+def partial(made: Recipe, *, steps: int | None = None, images: int | None = None) -> Recipe:
+    """The recipe of a training that stopped early or saw a part of the data: another name, unless it is all.
+
+    Args:
+        made: what was asked for.
+        steps: optimizer steps really taken; None: all.
+        images: training images really used (of `training_data`, generated ones aside); None: all.
 
     Raises:
-        RecipeError: steps is below 1 or above total_steps.
+        RecipeError: steps or images below 1 or above what there is.
     """
-    if steps == made.total_steps:
-        return made
+    done = {
+        "stop_after": None if steps == made.total_steps else steps,
+        "training_images": None if images == DATASETS[made.training_data].train_size else images,
+    }
     values = {key: getattr(made, key) for key in FIELDS}
-    values, sources = apply_overrides(values, made.sources, {"stop_after": steps}, "the training stopped")
-    name = changed_name(made.base_name, science_digest(values))
+    changes = {key: value for key, value in done.items() if value is not None}
+    values, sources = apply_overrides(values, made.sources, changes, "what the training really did")
+    digest = science_digest(values)
+    name = made.name if digest == made.digest else changed_name(made.base_name, digest)
     return Recipe(name=name, base_name=made.base_name, sources=sources, **values)
 
 

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robustzoo.data import DataError, TensorSource, TrainingOrder, load_dataset, training_batches
+from robustzoo.data import DataError, TensorSource, TrainingOrder, load_dataset
+from robustzoo.data import training_batches as batches_of
+
+training_batches = partial(batches_of, augmentation="none")
 
 
 def numbered(n: int) -> TensorSource:
@@ -65,7 +69,7 @@ def test_resuming_gives_the_batches_of_an_uninterrupted_run():
 
 def test_training_items_get_the_seed_of_the_order_and_their_epoch():
     class Noting(TensorSource):
-        def training_item(self, i, seed, epoch):
+        def training_item(self, i, seed, epoch, augmentation):
             x, y = self[i]
             return x * 0 + seed / 10 + epoch / 100, y
 
@@ -126,3 +130,17 @@ def test_threads_decode_the_real_images_alike(shared):
     ):
         assert all(map(torch.equal, one[1:], other[1:]))
     assert 0 < threaded._decoded.sum() <= 288
+
+
+def test_the_augmentation_s_crops_are_cut_while_reading():
+    x = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    dataset, order = TensorSource(x, torch.zeros(4, dtype=torch.int64)), TrainingOrder(4, 4, seed=3)
+    for augmentation, changed in (("none", False), ("fb", False), ("crop", True)):
+        for batch in batches_of(dataset, order, 0, 2, augmentation=augmentation):
+            assert torch.equal(batch.x, x[batch.ids]) != changed
+    first, second = (
+        batch.x[batch.ids.argsort()] for batch in batches_of(dataset, order, 0, 2, augmentation="crop")
+    )
+    assert not torch.equal(first, second)
+    with pytest.raises(ValueError, match="one of none, fb, crop, got 'mixup'"):
+        batches_of(dataset, order, 0, 1, augmentation="mixup")

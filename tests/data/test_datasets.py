@@ -17,6 +17,7 @@ def test_digits_agree_with_the_catalog():
     assert len(train) + len(holdout) == spec.train_size and len(test) == spec.test_size
     assert test.image_shape == (spec.channels, spec.image_size, spec.image_size)
     assert test.num_classes == spec.num_classes
+    assert train.complete and holdout.complete and test.complete
 
 
 def test_unknown_names_suggest_the_nearest():

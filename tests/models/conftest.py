@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 from robustzoo.models import PixelModel, pixel_model, write_folder
 from robustzoo.registry import Recipe, recipe
+
+sys.path.insert(0, str(Path(__file__).parent))  # --import-mode=importlib leaves sys.path alone
 
 
 @pytest.fixture(scope="session")

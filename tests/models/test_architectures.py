@@ -17,21 +17,50 @@ def dataset_of(key: str, size: int):
 
 
 def test_the_catalog_is_not_empty():
-    assert {"vit_micro2", "vit_b16", "vit_l16"} <= {key for key, _ in ROWS}
+    assert {"vit_micro2", "vit_b16", "vit_l16", "hybrid_l16"} <= {key for key, _ in ROWS}
 
 
 @pytest.mark.parametrize(("key", "size"), ROWS)
 def test_parameters_are_those_of_the_catalog(key, size):
     data = dataset_of(key, size)
     network = build_network(key, size, data.channels, data.num_classes, device="meta")
-    assert sum(p.numel() for p in network.parameters()) == ARCHITECTURES[key].parameters[size]
+    assert sum(p.numel() for p in network.parameters()) == ARCHITECTURES[key].parameter_count(
+        size, data.num_classes
+    )
     assert all(p.is_meta for p in network.parameters())  # nothing was allocated
 
 
-@pytest.mark.parametrize(("key", "millions"), [("vit_b16", 86.6), ("vit_l16", 304.3)])
-def test_published_sizes(key, millions):
-    """Table 6 of Dosovitskiy et al. 2021 gives 86M and 307M with a 21k head; these have 1,000 classes."""
-    assert ARCHITECTURES[key].parameters[224] / 1e6 == pytest.approx(millions, abs=0.05)
+@pytest.mark.parametrize(
+    ("key", "size", "millions"),
+    [
+        ("vit_b16", 224, 86.6),
+        ("vit_b16", 32, 85.3),
+        ("vit_l16", 224, 304.3),
+        ("vit_l16", 32, 302.6),
+        ("hybrid_l16", 224, 316.5),
+        ("hybrid_l16", 32, 315.3),
+    ],
+)
+def test_sizes_of_the_papers_networks(key, size, millions):
+    """Table 6 of Dosovitskiy et al. 2021 gives ViT-B 86M and ViT-L 307M with a larger head."""
+    network = build_network(key, size, 3, 1000 if size == 224 else 10, device="meta")
+    assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(millions, abs=0.05)
+
+
+@pytest.mark.parametrize("key", ["vit_b16", "vit_l16"])
+def test_transformers_on_32_pixels_have_overlapping_patches_of_four(key):
+    network = build_network(key, 32, 3, 10, device="meta")
+    convolution = network.patch_embed.proj
+    assert (convolution.kernel_size, convolution.stride, convolution.padding) == ((4, 4), (2, 2), (0, 0))
+    assert network.pos_embed.shape[1] == 15 * 15 + 1
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(224, 14 * 14 + 1), (32, 8 * 8 + 1)])
+def test_the_hybrid_has_a_stem_of_three_stages(size, tokens):
+    network = build_network("hybrid_l16", size, 3, 10, device="meta")
+    assert [len(stage.blocks) for stage in network.patch_embed.backbone.stages] == [3, 4, 9]
+    assert network.patch_embed.proj.weight.shape == (1024, 1024, 1, 1)
+    assert network.pos_embed.shape[1] == tokens and len(network.blocks) == 24
 
 
 @pytest.mark.parametrize(("key", "size"), ROWS)

@@ -31,8 +31,8 @@ def make_recipe(*parts, **changes):
         "attack_steps": 5,
         "attack_warmup_steps": 0,
         "attack_step_ratio": 2.5,
-        "trades_weight": 6.0,
-        "kl_stop_gradient": False,
+        "loss_weight": 6.0,
+        "loss_stop_gradient": False,
         "trh_lambda": 0.3,
         "trh_schedule": "constant",
         "trh_gamma": 1e-3,
@@ -75,7 +75,7 @@ def robust_loss(recipe, g: Tensor, ga: Tensor, y: Tensor, stop_kl: bool) -> Tens
         return -torch.log(ga.softmax(-1))[y]
     s = g.softmax(-1).detach() if stop_kl else g.softmax(-1)
     divergence = sum(s[k] * (torch.log(s[k]) - torch.log(ga.softmax(-1)[k])) for k in range(len(s)))
-    return -torch.log(g.softmax(-1))[y] + recipe.trades_weight * divergence
+    return -torch.log(g.softmax(-1))[y] + recipe.loss_weight * divergence
 
 
 def reference(recipe, model: TwoLayers, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def reference(recipe, model: TwoLayers, x: Tensor, x_adv: Tensor, y: Tensor) -> 
             lambda W: of_weight(W, recipe.trh_stop_gradient), W, create_graph=True
         )
         trace = full.reshape(W.numel(), -1).trace()
-        total = total + of_weight(W, recipe.kl_stop_gradient) + recipe.trh_lambda * trace
+        total = total + of_weight(W, recipe.loss_stop_gradient) + recipe.trh_lambda * trace
     return total / len(y) + recipe.trh_gamma * sum(p.square().sum() for p in model.parameters())
 
 
@@ -103,7 +103,7 @@ def step_terms(objective: Objective, model: nn.Module, x: Tensor, x_adv: Tensor,
 @pytest.mark.parametrize("kl_stop", [False, True])
 @pytest.mark.parametrize("trh_stop", [False, True])
 def test_a_whole_step_equals_the_written_out_objective(loss, kl_stop, trh_stop):
-    recipe = make_recipe(loss, TRH, kl_stop_gradient=kl_stop, trh_stop_gradient=trh_stop)
+    recipe = make_recipe(loss, TRH, loss_stop_gradient=kl_stop, trh_stop_gradient=trh_stop)
     x, x_adv, y = batch()
     ours, theirs = TwoLayers(), TwoLayers()
     objective = Objective(recipe)

@@ -17,6 +17,14 @@ from robustzoo.registry.catalog import (
 )
 from robustzoo.registry.names import NORMS, parse
 
+SHAPES = {
+    "vit_micro2": (64, 4),
+    "vit_ti4": (192, 12),
+    "vit_b16": (768, 12),
+    "vit_l16": (1024, 24),
+    "hybrid_l16": (1024, 24),
+}  # width, depth
+
 
 @pytest.mark.parametrize("table", [ARCHITECTURES, DATASETS, LOSSES, DEFENCES])
 def test_rows_are_under_their_own_key_and_titled(table):
@@ -29,7 +37,6 @@ def test_rows_are_under_their_own_key_and_titled(table):
 @pytest.mark.parametrize("key", ARCHITECTURES)
 def test_networks_are_json_and_leave_the_dataset_out(key):
     architecture = ARCHITECTURES[key]
-    assert set(architecture.networks) == set(architecture.parameters)
     for size, network in architecture.networks.items():
         assert json.loads(json.dumps(network.model_args)) == network.model_args
         assert network.model_args["img_size"] == size
@@ -41,18 +48,42 @@ def test_networks_are_json_and_leave_the_dataset_out(key):
 @pytest.mark.parametrize("key", ARCHITECTURES)
 def test_parameter_counts_by_arithmetic(key):
     """Count of a plain ViT: embeddings, blocks of 12 d^2 + 13 d, final norm and head."""
-    shape = {"vit_micro2": (64, 4), "vit_ti4": (192, 12), "vit_b16": (768, 12), "vit_l16": (1024, 24)}
-    width, depth = shape[key]
+    width, depth = SHAPES[key]
     architecture = ARCHITECTURES[key]
     for name in architecture.datasets:
         dataset = DATASETS[name]
-        patch = architecture.networks[dataset.image_size].model_args["patch_size"]
-        tokens = (dataset.image_size // patch) ** 2 + 1
-        embedding = (dataset.channels * patch**2 + 1) * width + (tokens + 1) * width
+        network = architecture.networks[dataset.image_size]
+        if key == "hybrid_l16":
+            side = dataset.image_size // (4 if network.downsampled else 16)
+            patches = (1024 + 1) * width + resnet_parameters(3 if network.downsampled else 7)
+        else:
+            patch = network.model_args.get("patch_size", 4)
+            stride = patch // 2 if network.downsampled else patch
+            side = (dataset.image_size - patch) // stride + 1
+            patches = (dataset.channels * patch**2 + 1) * width
+        embedding = patches + (side**2 + 2) * width
         block = 12 * width**2 + 13 * width
         head = (width + 1) * dataset.num_classes
         total = embedding + depth * block + 2 * width + head
-        assert total == architecture.parameters[dataset.image_size]
+        assert total == architecture.parameter_count(dataset.image_size, dataset.num_classes)
+
+
+def resnet_parameters(stem_kernel: int) -> int:
+    """A ResNetV2-50 of three stages: convolutions without bias, two parameters a channel of each norm."""
+    total, inside = 3 * stem_kernel**2 * 64 + 2 * 64, 64
+    for blocks, outside in ((3, 256), (4, 512), (9, 1024)):
+        middle = outside // 4
+        for block in range(blocks):
+            total += inside * middle + 9 * middle**2 + middle * outside + 2 * (2 * middle + outside)
+            if block == 0:
+                total += inside * outside + 2 * outside  # the projected shortcut
+            inside = outside
+    return total
+
+
+@pytest.mark.parametrize(("key", "millions"), [("vit_b16", 86), ("vit_l16", 304), ("hybrid_l16", 320)])
+def test_published_sizes(key, millions):
+    assert ARCHITECTURES[key].parameter_count(224, 1_000) / 1e6 == pytest.approx(millions, rel=0.015)
 
 
 @pytest.mark.parametrize("key", DATASETS)
@@ -72,8 +103,8 @@ def test_threats_have_their_own_norm():
         assert threat_model.norm == norm
 
 
-def test_every_available_row_has_a_name():
+def test_every_row_has_a_name():
     names = [parse(name) for name in all_names()]
     assert {n.architecture for n in names} == set(ARCHITECTURES)
-    assert {n.loss for n in names} == {key for key, loss in LOSSES.items() if loss.available}
-    assert {m for n in names for m in n.modifiers} == {k for k, d in DEFENCES.items() if d.available}
+    assert {n.loss for n in names} == set(LOSSES)
+    assert {m for n in names for m in n.modifiers} == set(DEFENCES)

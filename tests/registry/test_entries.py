@@ -33,12 +33,14 @@ def locked(folder, *rows, **document):
     return path
 
 
-@pytest.mark.parametrize("name", all_names())
-def test_every_name_has_an_entry(name):
-    found = entry(name)
-    assert found == find_entry(name)
-    assert (found.name, found.recipe) == (name, recipe(name))
-    assert (found.weights is not None) == (name in read_lock())
+def test_every_name_has_an_entry():
+    locked = read_lock()
+    for name in all_names():
+        found = entry(name)
+        assert (found.name, found.recipe, found.brought_by) == (name, recipe(name), None)
+        assert found.weights == locked.get(name)
+        if found.weights:
+            assert found == find_entry(name)
 
 
 def test_listing_agrees_with_the_lock():

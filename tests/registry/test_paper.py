@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from robustzoo.registry import UnknownName, all_names, recipe
+from robustzoo.registry import ThreatModel, UnknownName, all_names, recipe
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, THREATS
 from robustzoo.registry.fields import read_value
+from robustzoo.registry.grid import cells, tallies
 from robustzoo.registry.names import parse
 from robustzoo.registry.paper import TABLES, hyperparameters, published_cell, read_table
 
-IMAGENET = [name for name in all_names() if ".imagenet_" in name]
+IN_TABLES = [
+    name
+    for name in all_names()
+    if re.search(r"(vit_[bl]16|hybrid_l16)\.(cifar10|cifar100|imagenet)_.*\.(at|trades)_[a-z0-9]+$", name)
+]
 
 
 def test_the_tables_are_the_published_ones(shared):
@@ -47,13 +54,12 @@ def test_no_cell_for_no_name():
         published_cell("vit_l16.imagenet_linf.at")
 
 
-@pytest.mark.parametrize("name", IMAGENET)
+@pytest.mark.parametrize("name", IN_TABLES)
 def test_every_published_value_is_in_force(name):
     made, parsed = recipe(name), parse(name)
     values = {row.field: row for row in hyperparameters() if row.applies_to(parsed)}
     assert len(values) >= 8
     if parsed.modifiers == ("trh",):
-        assert {"trh_lambda", "trh_schedule", "trh_gamma"} <= set(values)
         assert made.l2_reg == 0, "gamma replaces l2_reg"
         del values["l2_reg"]
     for field, row in values.items():
@@ -61,13 +67,65 @@ def test_every_published_value_is_in_force(name):
         assert made.sources[field] == row.source
 
 
-@pytest.mark.parametrize("name", IMAGENET)
-def test_imagenet_results_exist_for_the_recipe_and_its_threat_model(name):
-    assert published_cell(name) is not None
-    parsed = parse(name)
-    rows = [r for r in read_table("results") if (r["dataset"], r["norm"]) == ("imagenet", parsed.norm)]
-    assert {f"{parsed.norm}:{row['eps']}" for row in rows} <= {"linf:4/255", "l2:3.0"}
-    assert recipe(name).threat_model == THREATS["imagenet", parsed.norm]
+def test_names_in_the_tables_are_the_cells():
+    assert len(IN_TABLES) == 120
+    assert set(IN_TABLES) == {name for name in all_names() if published_cell(name) is not None}
+    assert {cell.name for cell in cells()} == set(IN_TABLES)
+
+
+def test_cells_are_of_the_recipe_and_its_threat_model():
+    for cell in cells():
+        made = recipe(cell.name)
+        assert made.threat_model == ThreatModel.parse(f"{cell.norm}:{cell.eps}")
+        assert (made.architecture, made.dataset, made.loss) == (cell.architecture, cell.dataset, cell.loss)
+        assert made.defences == (() if cell.defence == "base" else (cell.defence,))
+        assert published_cell(cell.name) == (cell.clean_percent, cell.aa_percent)
+
+
+def test_tallies_of_the_main_table_are_as_the_text_counts_them():
+    """Section 4.2: TrH has 3 top and 5 silver, AWP 3 and 3, S2O 1 and 4, SWA 0 and 3, base 1 and 3."""
+    main = [cell for cell in cells() if cell.table == "main" and cell.dataset != "imagenet"]
+    assert len(main) == 40
+    assert tallies(main) == {"trh": (3, 5), "awp": (3, 3), "s2o": (1, 4), "swa": (0, 3), "base": (1, 3)}
+    assert {round(cell.standard_error, 1) for cell in cells()} == {0.5, 0.2}
+
+
+def test_a_value_that_the_paper_lacks_is_that_of_a_named_cell_that_has_it():
+    for name, like, field in (
+        ("vit_b16.cifar100_linf.at_trh", "vit_l16.cifar100_linf.at_trh", "trh_lambda"),
+        ("hybrid_l16.imagenet_l2.trades_awp", "vit_l16.imagenet_l2.trades_awp", "awp_delta"),
+        ("hybrid_l16.imagenet_linf.trades_trh", "vit_l16.imagenet_linf.trades_trh", "trh_schedule"),
+        ("vit_l16.imagenet_linf.at_trh_awp", "vit_l16.imagenet_linf.at_awp", "awp_delta"),
+        ("vit_b16.imagenet_l2.alp_trh", "vit_b16.imagenet_l2.at_trh", "trh_lambda"),
+        ("vit_b16.imagenet_l2.mart_trh", "vit_b16.imagenet_l2.trades_trh", "trh_lambda"),
+        ("vit_ti4.cifar10jpg_linf.trades_trh", "vit_l16.cifar10_linf.trades_trh", "trh_lambda"),
+        ("vit_micro2.digits_linf.alp_s2o", "vit_l16.cifar10_linf.at_s2o", "s2o_weight"),
+    ):
+        made, source = recipe(name), recipe(like)
+        assert getattr(made, field) == getattr(source, field), name
+        assert made.sources[field] == f"ours: as {like} ({source.sources[field]})"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "diagonal"),
+    [("vit_l16.cifar10", 0.2), ("vit_l16.cifar100", 0.02), ("vit_l16.imagenet", 0.002)],
+)
+def test_s2o_constants(dataset, diagonal):
+    at, trades = recipe(f"{dataset}_linf.at_s2o"), recipe(f"{dataset}_linf.trades_s2o")
+    assert (at.s2o_weight, trades.s2o_weight) == (0.1, 0.3)
+    assert at.s2o_diagonal == trades.s2o_diagonal == diagonal
+
+
+def test_only_the_papers_networks_take_its_values_of_a_dataset():
+    small, large = recipe("vit_ti4.cifar10_linf.at_base"), recipe("vit_l16.cifar10_linf.at_base")
+    assert (large.optimizer, large.base_lr, large.extra_data, large.extra_fraction) == (
+        "sgd",
+        0.1,
+        "ddpm",
+        0.7,
+    )
+    assert (small.optimizer, small.extra_data, small.extra_fraction) == ("adam", "none", 0)
+    assert (large.kernel_downsampling, small.kernel_downsampling) == ("cubic", None)
 
 
 def test_the_catalog_agrees_with_the_shared_tables():
@@ -76,7 +134,13 @@ def test_the_catalog_agrees_with_the_shared_tables():
     }
     assert values["imagenet", "img_size"] == "224x224"
     assert values["imagenet", "patch_size"] == "16x16"
+    assert values["cifar10;cifar100", "img_size"] == "32x32"
+    assert (
+        values["cifar10;cifar100", "patch_size"] == "4x4"
+        and values["cifar10;cifar100", "patch_stride"] == "2"
+    )
     for key in ("vit_b16", "vit_l16"):
+        assert ARCHITECTURES[key].networks[32].timm_name.endswith("_k4s2")
         assert ARCHITECTURES[key].networks[224].model_args == {"img_size": 224, "patch_size": 16}
     assert values["imagenet", "data_range"] == "[-1,1]"
     low, high = ((pixel - DATASETS["imagenet"].mean[0]) / DATASETS["imagenet"].std[0] for pixel in (0, 1))

@@ -17,7 +17,7 @@ from robustzoo.models import read_folder, sha256_file
 from robustzoo.models.pixel_model import pixel_model
 from robustzoo.objectives.objective import Objective
 from robustzoo.registry import recipe
-from robustzoo.registry.recipes import stopped
+from robustzoo.registry.recipes import partial
 from tests.training.small import AT_TRH, NO_ATTACK, ROOT, SGD, TRADES_TRH, small
 from training import export
 from training.arguments import parse
@@ -131,7 +131,7 @@ def test_the_run_folder_says_everything(train, tmp_path, capsys):
     assert RunFolder(run).latest_step() == 3
 
     model = read_folder(run / "model")
-    assert model.recipe == stopped(plan, 3) and model.name != plan.name
+    assert model.recipe == partial(plan, steps=3) and model.name != plan.name
 
 
 def test_only_training_images_are_touched(train, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from robustzoo.data import load_dataset
-from robustzoo.data.digits import SPLIT_SIZES, drawn_split
+from robustzoo.data.readers.digits import SPLIT_SIZES, drawn_split
 
 
 def test_stored_split_is_the_drawn_one_and_covers_everything():

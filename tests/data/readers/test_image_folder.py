@@ -9,7 +9,7 @@ from PIL import Image
 from torchvision import transforms
 
 from robustzoo.data import DataError, MissingData, load_dataset
-from robustzoo.data.image_folder import class_folders, open_folder
+from robustzoo.data.readers.image_folder import class_folders, open_folder
 
 
 def save(path, width=40, height=30, seed=0):
@@ -61,11 +61,13 @@ def test_holdout_and_train_are_disjoint(imagenet):
 
 def test_training_crops_are_keyed_and_vary(imagenet):
     train = load_dataset("imagenet", imagenet, "train")
-    x, label = train.training_item(3, seed=1, epoch=0)
-    assert x.shape == (3, 224, 224) and label == train[3][1]
-    assert torch.equal(x, train.training_item(3, seed=1, epoch=0)[0])
-    others = [train.training_item(3, seed, epoch)[0] for seed, epoch in ((1, 1), (2, 0), (1, 2))]
-    assert not any(torch.equal(x, other) for other in others)
+    for augmentation in ("fb", "crop"):
+        x, label = train.training_item(3, 1, 0, augmentation)
+        assert x.shape == (3, 224, 224) and label == train[3][1] and 0 <= x.min() <= x.max() <= 1
+        assert torch.equal(x, train.training_item(3, 1, 0, augmentation)[0])
+        others = [train.training_item(3, seed, epoch, augmentation)[0] for seed, epoch in ((1, 1), (2, 0))]
+        assert not any(torch.equal(x, other) for other in others)
+    assert torch.equal(train.training_item(3, 1, 0, "none")[0], train[3][0])
 
 
 def test_the_other_split_is_refused(imagenet):
@@ -79,8 +81,10 @@ def test_images_outside_class_folders(tmp_path):
     save(tmp_path / "val" / "ILSVRC2012_val_00000001.JPEG")
     with pytest.raises(DataError, match="move the images into folders by class"):
         load_dataset("imagenet", tmp_path)
+    with pytest.raises(MissingData, match="neither val/"):
+        load_dataset("imagenet", tmp_path / "val")
     with pytest.raises(MissingData, match="neither train/"):
-        load_dataset("imagenet", tmp_path, "train")
+        load_dataset("imagenet", tmp_path / "val", "train")
     with pytest.raises(DataError, match="is a file"):
         load_dataset("imagenet", tmp_path / "val" / "ILSVRC2012_val_00000001.JPEG")
 
@@ -135,3 +139,18 @@ def test_labels_of_the_real_photographs_without_their_index(shared, tmp_path):
     for wnid in expected:
         save(tmp_path / "val" / wnid / "a.png", 4, 4)
     assert load_dataset("imagenet", tmp_path).labels.tolist() == [expected[wnid] for wnid in sorted(expected)]
+
+
+def test_the_real_photographs_serve_for_training(shared):
+    root = shared / "data" / "imagenet_sample"
+    train, holdout = (load_dataset("imagenet", root, split) for split in ("train", "holdout"))
+    assert (len(train), len(holdout)) == (57, 6) and not {*train._names} & {*holdout._names}
+    for dataset in (train, holdout):
+        assert (
+            not dataset.complete and "no training images; its 63 validation images serve" in dataset.shortfall
+        )
+    for augmentation in ("none", "fb", "crop"):
+        x, label = train.training_item(0, 0, 0, augmentation)
+        assert x.shape == (3, 224, 224) and x.min() >= 0 and x.max() <= 1 and label == train.labels[0]
+    test = load_dataset("imagenet", root)
+    assert not test.complete and test.shortfall.startswith("63 of the 50,000 test images of imagenet")

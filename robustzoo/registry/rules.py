@@ -1,0 +1,181 @@
+"""The rules between the fields of a recipe: what contradicts, and what would silently have no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from robustzoo.registry.catalog import ARCHITECTURES, DATASETS
+from robustzoo.registry.fields import RecipeError
+
+Rule = tuple[bool, str]  # (broken, message with {field} places)
+
+# Fields that a method needs and no other may have.
+_TRH = ("trh_lambda", "trh_schedule", "trh_gamma")
+_OF_DEFENCE = {
+    "trh": _TRH,
+    "s2o": ("s2o_weight", "s2o_diagonal"),
+    "awp": ("awp_delta", "awp_warmup_steps"),
+    "swa": ("swa_decay",),
+}
+PAIRED = ("trades", "alp", "mart")  # losses of a clean and an adversarial image
+
+
+def check_together(values: Mapping[str, Any]) -> None:
+    """Refuse combinations of values that would be contradictory, or silently without effect.
+
+    Raises:
+        RecipeError: naming the two values and how to settle them.
+    """
+    for broken, message in (
+        *_length_rules(values),
+        *_image_rules(values),
+        *_data_rules(values),
+        *_loss_rules(values),
+        *_defence_rules(values),
+    ):
+        if broken:
+            raise RecipeError(message.format_map(values))
+
+
+def originals_per_batch(values: Mapping[str, Any]) -> int:
+    """Images of a batch that are not generated: batch_size - round(extra_fraction * batch_size)."""
+    size: int = values["batch_size"]
+    return size - round(values["extra_fraction"] * size)
+
+
+def _length_rules(values: Mapping[str, Any]) -> list[Rule]:
+    return [
+        (
+            values["warmup_steps"] > values["total_steps"],
+            "warmup_steps {warmup_steps} is more than total_steps "
+            "{total_steps}: set both, or a smaller warmup_steps",
+        ),
+        (
+            (values["stop_after"] or 0) >= values["total_steps"],
+            "stop_after {stop_after} is not below total_steps {total_steps}: set stop_after=none",
+        ),
+        (
+            values["attack_warmup_steps"] > values["total_steps"],
+            "attack_warmup_steps {attack_warmup_steps} is more than total_steps "
+            "{total_steps}, so that epsilon is never reached: set both, or a smaller attack_warmup_steps",
+        ),
+        (
+            (values["awp_warmup_steps"] or 0) >= values["total_steps"],
+            "awp_warmup_steps {awp_warmup_steps} is not below total_steps {total_steps}, so that AWP would "
+            "never perturb: set a smaller awp_warmup_steps",
+        ),
+    ]
+
+
+def _image_rules(values: Mapping[str, Any]) -> list[Rule]:
+    architecture = ARCHITECTURES.get(values["architecture"])  # its existence is the name's business
+    network = architecture.networks.get(values["image_size"]) if architecture else None
+    return [
+        (
+            any(len(values[k]) not in (1, values["channels"]) for k in ("mean", "std")),
+            "mean {mean} and std {std} must have one value, or one for each of the {channels} channels",
+        ),
+        (
+            values["brightness"] > 0 and values["augmentation"] != "fb",
+            "brightness {brightness} has no effect with augmentation {augmentation}: set augmentation=fb, "
+            "or brightness=0",
+        ),
+        (
+            values["kernel_downsampling"] is not None
+            and values["init"] == "random"
+            and not (network and network.downsampled),
+            "kernel_downsampling {kernel_downsampling} has no effect with init random: set "
+            "kernel_downsampling=none, or an initial checkpoint",
+        ),
+    ]
+
+
+def _data_rules(values: Mapping[str, Any]) -> list[Rule]:
+    shape = {d.key: (d.image_size, d.channels, d.num_classes) for d in DATASETS.values()}
+    wanted = shape.get(values["dataset"], ())  # its existence is the name's business, as is its shape
+    fitting = [key for key in shape if shape[key] == wanted]
+    known = values["training_data"] in DATASETS
+    images = DATASETS[values["training_data"]].train_size if known else 0
+    generated = values["extra_data"] != "none"
+    return [
+        (
+            bool(fitting) and values["training_data"] not in fitting,
+            "training_data {training_data} does not go with images of {channels}x{image_size}x{image_size} "
+            f"and {{num_classes}} classes: expected {' or '.join(fitting)}",
+        ),
+        (
+            (values["training_images"] or 0) >= max(images, 1),
+            f"training_images {{training_images}} is not below the {images:,} of {{training_data}}: set "
+            "training_images=none",
+        ),
+        (
+            generated and wanted[:2] != (32, 3),
+            "extra_data {extra_data} has images of 3x32x32, and {dataset} of "
+            "{channels}x{image_size}x{image_size}: set extra_data=none",
+        ),
+        (
+            generated != (values["extra_fraction"] > 0),
+            "extra_fraction {extra_fraction} does not go with extra_data {extra_data}: set both (none and 0, "
+            "or ddpm and a share)",
+        ),
+        (
+            generated and not 0 < originals_per_batch(values) < values["batch_size"],
+            "extra_fraction {extra_fraction} of a batch of {batch_size} leaves it without generated or "
+            "without original images: set a larger batch_size, or extra_data=none and extra_fraction=0",
+        ),
+        (
+            values["cutmix"] and values["loss"] == "mart",
+            "cutmix true does not go with loss mart, which needs one class an image: set cutmix=false",
+        ),
+    ]
+
+
+def _loss_rules(values: Mapping[str, Any]) -> list[Rule]:
+    loss = values["loss"]
+    return [
+        (
+            (values["loss_weight"] is not None) != (loss in PAIRED),
+            "loss_weight {loss_weight} does not go with loss {loss}: trades, alp and mart recipes need one, "
+            "and at has none; choose another name",
+        ),
+        (
+            values["attack_loss"] == "kl" and loss != "trades",
+            "attack_loss kl is TRADES' inner maximisation, which loss {loss} does not have: use "
+            "attack_loss=ce, or a trades recipe",
+        ),
+        (
+            values["loss_stop_gradient"] and loss not in PAIRED,
+            "loss_stop_gradient true has no effect with loss {loss}: it belongs to a trades, alp or mart "
+            "recipe",
+        ),
+        (
+            (values["mart_bce_input"] is not None) != (loss == "mart"),
+            "mart_bce_input {mart_bce_input} does not go with loss {loss}: only a mart recipe has it, and "
+            "needs it; choose another name",
+        ),
+    ]
+
+
+def _defence_rules(values: Mapping[str, Any]) -> list[Rule]:
+    trh = "trh" in values["defences"]
+    return [
+        *(
+            (
+                (values[key] is not None) != (defence in values["defences"]),
+                f"{key} {{{key}}} does not go with defences {{defences}}: a recipe with {defence} needs "
+                f"{', '.join(keys)}, and no other has them; choose another name",
+            )
+            for defence, keys in _OF_DEFENCE.items()
+            for key in keys
+        ),
+        (
+            trh and values["l2_reg"] != 0,
+            "l2_reg {l2_reg} does not go with trh, whose gamma replaces it: set "
+            "trh_gamma, and leave l2_reg at 0",
+        ),
+        (
+            not values["trh_stop_gradient"] and not (trh and values["loss"] in PAIRED),
+            "trh_stop_gradient false has no effect here: it belongs to a trades, alp or mart recipe with trh",
+        ),
+    ]
