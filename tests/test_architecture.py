@@ -108,7 +108,8 @@ def test_no_file_hides_a_second_noun(path):
 def test_import_is_cheap():
     code = (
         "import robustzoo, robustzoo.registry, robustzoo.cards, sys; "
-        "heavy = {'torch', 'timm', 'huggingface_hub', 'scipy', 'matplotlib'} & set(sys.modules); assert not heavy, heavy"
+        "heavy = {'torch', 'timm', 'huggingface_hub', 'scipy', 'matplotlib'} & set(sys.modules); "
+        "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

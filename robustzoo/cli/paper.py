@@ -77,7 +77,7 @@ def _standard_error(chosen: Iterable[Cell], dataset: str) -> float:
 def _tally_lines() -> str:
     cifar = [c for c in cells() if c.table == "main" and c.dataset.startswith("cifar")]
     counts = tallies(cifar)
-    return "CIFAR-10/100 in the paper's main table (vit_l16, hybrid_l16), top and silver: " + ", ".join(
+    return "CIFAR-10/100 in the paper's main table (vit_l16, hybrid_l16), top and silver:\n  " + ", ".join(
         f"{defence} {counts[defence][0]} and {counts[defence][1]}" for defence in reversed(counts)
     )
 

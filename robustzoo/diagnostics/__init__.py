@@ -1,1 +1,1 @@
-"""The curvature of a model's loss: traces and spectra of its Hessian, the bound they enter, and two studies."""
+"""The curvature of a model's loss: traces and spectra of its Hessian, the PAC-Bayes bound, two studies."""

@@ -1,13 +1,13 @@
 """Exact Frobenius norms of the Hessian of a ReLU network's cross-entropy, block by block, from Gram matrices.
 
 The Hessian of the mean loss over B samples with respect to the weights of layers l <= m is, with I the input
-of a layer, v_k the rows of (diag(s) - s s^T)^(1/2) dg/dz, u = dL/dz, and P = dI_m / dz_l,
+of a layer, v_k the K - 1 rows of R dg/dz with R' R = diag(s) - s s', u = dL/dz, and P = dI_m / dz_l,
 
     H_lm = mean_b [ sum_k v^l_k v^m_k' (x) I_l I_m'  +  (l < m)  I_l u_m (x) P ],
 
-because a ReLU network is piecewise linear in one layer's weight and multilinear in several. Norms of such sums
-are sums over pairs of samples of products of inner products: with 10,400 weights and 500 samples that is some
-matrices of 1000 x 1000, where the Hessian itself is 10,400 x 10,400.
+because a ReLU network is piecewise linear in one layer's weight and multilinear in several. Norms of such
+sums are sums over pairs of samples of products of inner products: with 10,400 weights and 500 samples that is
+some matrices of 1000 x 1000, where the Hessian itself is 10,400 x 10,400.
 """
 
 from __future__ import annotations
@@ -44,8 +44,23 @@ def eigenvalue_std(trace: Tensor, square_norm: Tensor, size: int | Tensor) -> Te
     return (square_norm / size - (trace / size).square()).clamp_min(0.0).sqrt()
 
 
+def class_root(s: Tensor) -> Tensor:
+    """R with R' R = diag(s) - s s' and only K - 1 rows: (B, K - 1, K) for probabilities s (B, K).
+
+    With q = sqrt(s), a unit vector, the matrix is diag(q) (1 - q q') diag(q), and a reflection taking q to
+    the first axis turns the projection 1 - q q' into dropping that axis.
+    """
+    q = s.sqrt()
+    w = q.clone()
+    w[..., 0] += 1.0  # all entries are >= 0, so nothing cancels; w . w = 2 (1 + q_0)
+    reflection = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device) - w.unsqueeze(-1) * (
+        w / w[..., :1]
+    ).unsqueeze(-2)
+    return reflection[..., 1:, :] * q.unsqueeze(-2)
+
+
 class _Blocks:
-    """What all blocks need, per layer: inputs I (B, n), curvature rows v (B, K, out) and gradients u (B, out)."""
+    """What all blocks need, per layer: inputs I (B, n), curvature rows v (B, K - 1, out), u (B, out)."""
 
     def __init__(self, network: ReluNetwork, x: Tensor, y: Tensor) -> None:
         with torch.no_grad():
@@ -62,10 +77,10 @@ class _Blocks:
             ]
             towards.append(classes.expand(len(s), *classes.shape))
             residual = (s - classes[y]).unsqueeze(-1)
-            weights = s.unsqueeze(-1)
-            self.curvature = [weights.sqrt() * (t - (weights * t).sum(-2, keepdim=True)) for t in towards]
+            root = class_root(s)
+            self.curvature = [root @ t for t in towards]
             self.gradient = [(residual * t).sum(-2) for t in towards]
-            self.samples, self.classes = s.shape
+            self.samples, self.rows = root.shape[:2]
 
     def diagonal(self, layer: int) -> Tensor:
         """|H_ll|^2 = mean_bc (I_b . I_c)^2 |V_b V_c'|^2."""
@@ -79,16 +94,18 @@ class _Blocks:
         newton = _gram(self.inputs[upper]) * self._over_classes(
             self._curvature_gram(lower) * self._curvature_gram(upper)
         )
-        seen = (self.inputs[upper].unsqueeze(1) * rows) @ active.T  # (B, K, B): I_b' P_c v_bk
+        seen = (self.inputs[upper].unsqueeze(1) * rows) @ active.T  # (B, K - 1, B): I_b' P_c v_bk
         mixed = (seen * (self.curvature[upper] @ self.gradient[upper].T)).sum(1)
         residual = _gram(self.gradient[upper]) * _gram(active)
         return (_gram(self.inputs[lower]) * (newton + 2.0 * mixed + residual)).mean()
 
     def distant(self, lower: int, upper: int) -> Tensor:
         """|H_lm|^2 for m > l + 1, from the block itself: its size is that of the two weights multiplied."""
-        chain = torch.diag_embed(self.active[lower])  # dI_(l+1) / dz_l, (B, n, out_l)
-        for layer in range(lower + 1, upper):
-            chain = self.active[layer].unsqueeze(-1) * (self.network.weights[layer].detach() @ chain)
+        weights = [weight.detach() for weight in self.network.weights]
+        chain = weights[lower + 1] * self.active[lower].unsqueeze(1)  # dz_(l+1) / dz_l, (B, out_(l+1), out_l)
+        for layer in range(lower + 2, upper):
+            chain = weights[layer] @ (self.active[layer - 1].unsqueeze(-1) * chain)
+        chain = self.active[upper - 1].unsqueeze(-1) * chain  # dI_m / dz_l
         left = self.curvature[lower].unsqueeze(-1) * self.inputs[lower].unsqueeze(1).unsqueeze(1)
         right = self.curvature[upper].unsqueeze(-1) * self.inputs[upper].unsqueeze(1).unsqueeze(1)
         block = torch.tensordot(left.flatten(0, 1), right.flatten(0, 1), dims=([0], [0]))  # (p, q, i, j)
@@ -100,8 +117,8 @@ class _Blocks:
         return _gram(self.curvature[layer].flatten(0, 1))
 
     def _over_classes(self, pairs: Tensor) -> Tensor:
-        """Sum (B K, B K) over the classes of both samples, (B, B)."""
-        return pairs.view(self.samples, self.classes, self.samples, self.classes).sum((1, 3))
+        """Sum (B (K-1), B (K-1)) over the rows of both samples, (B, B)."""
+        return pairs.view(self.samples, self.rows, self.samples, self.rows).sum((1, 3))
 
 
 def _gram(rows: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -10,7 +12,7 @@ from torch.func import functional_call
 def mlp(widths=(3, 7, 6, 4), seed: int = 0, bias: bool = True) -> nn.Sequential:
     torch.manual_seed(seed)
     layers: list[nn.Module] = []
-    for below, above in zip(widths[:-1], widths[1:], strict=True):
+    for below, above in pairwise(widths):
         layers += [nn.Linear(below, above, bias=bias), nn.ReLU()]
     return nn.Sequential(*layers[:-1]).double()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from robustzoo.diagnostics.frobenius import block_square_norms, eigenvalue_std
+from robustzoo.diagnostics.frobenius import block_square_norms, class_root, eigenvalue_std
 from robustzoo.diagnostics.layer_relation import column_sums, largest_entries, layer_traces
 from robustzoo.diagnostics.relu_network import NotReluNetwork, ReluNetwork
 from tests.diagnostics.mlp import mlp, samples, weight_hessian
@@ -148,3 +148,11 @@ def test_equal_eigenvalues_have_no_spread():
 def test_other_modules_are_refused(module):
     with pytest.raises(NotReluNetwork, match=r"Linear, ReLU, Linear"):
         ReluNetwork.of(module)
+
+
+@pytest.mark.parametrize("s", [[0.2, 0.3, 0.5], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]])
+def test_the_root_of_the_class_matrix(s):
+    s = torch.tensor(s, dtype=torch.float64)
+    root = class_root(s.unsqueeze(0))[0]
+    assert root.shape == (2, 3)
+    assert torch.allclose(root.T @ root, torch.diag(s) - torch.outer(s, s), rtol=0, atol=1e-15)

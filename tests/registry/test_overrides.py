@@ -10,6 +10,10 @@ from robustzoo.registry.overrides import parse_assignments
 
 AT, TRADES = "vit_micro2.digits_linf.at_base", "vit_micro2.digits_linf.trades_base"
 AT_TRH, TRADES_TRH = "vit_micro2.digits_linf.at_trh", "vit_micro2.digits_linf.trades_trh"
+ALP, MART = "vit_micro2.digits_linf.alp_base", "vit_micro2.digits_linf.mart_base"
+ALP_TRH, MART_TRH = "vit_micro2.digits_linf.alp_trh", "vit_micro2.digits_linf.mart_trh"
+AT_ALL = "vit_micro2.digits_linf.at_s2o_awp_swa"
+TI4, LARGE = "vit_ti4.cifar10jpg_linf.at_base", "vit_l16.cifar10_linf.at_base"
 
 ACCEPTED = [
     (AT, "total_steps=500", 500),
@@ -36,9 +40,70 @@ ACCEPTED = [
     (TRADES, "loss_weight=1", 1.0),
     (TRADES, "loss_stop_gradient=True", True),
     (TRADES, "attack_loss=ce", "ce"),
+    (ALP, "loss_weight=0.5", 0.5),
+    (ALP, "loss_stop_gradient=true", True),
+    (MART, "mart_bce_input=clean", "clean"),
+    (ALP_TRH, "trh_stop_gradient=false", False),
+    (MART_TRH, "trh_stop_gradient=false", False),
+    (AT_ALL, "s2o_weight=0.5", 0.5),
+    (AT_ALL, "s2o_diagonal=0.1", 0.1),
+    (AT_ALL, "awp_delta=0.01", 0.01),
+    (AT_ALL, "awp_warmup_steps=100", 100),
+    (AT_ALL, "swa_decay=0.9", 0.9),
+    (TI4, "cutmix=true", True),
+    (TI4, "training_data=cifar10", "cifar10"),
+    (TI4, "training_images=1000", 1000),
+    (LARGE, "training_data=cifar10jpg", "cifar10jpg"),
+    (LARGE, "extra_fraction=0.5", 0.5),
+    (LARGE, "kernel_downsampling=block_sum", "block_sum"),
+    (LARGE, "kernel_downsampling=nearest", "nearest"),
+    ("hybrid_l16.cifar10_linf.at_base", "kernel_downsampling=bilinear", "bilinear"),
+    (
+        "hybrid_l16.imagenet_linf.at_base",
+        f"init=timm:a.b_c+d-e@unpinned+{'0' * 40}",
+        f"timm:a.b_c+d-e@unpinned+{'0' * 40}",
+    ),
     (TRADES_TRH, "trh_stop_gradient=false", False),
 ]
 REFUSED = [
+    (AT, "loss_stop_gradient=true", "no effect with loss at"),
+    (ALP, "attack_loss=kl", "use attack_loss=ce"),
+    (ALP, "mart_bce_input=adv", "only a mart recipe has it"),
+    (MART, "mart_bce_input=none", "only a mart recipe has it"),
+    (MART, "mart_bce_input=both", "one of adv, clean"),
+    (MART, "cutmix=true", "needs one class an image"),
+    (ALP, "loss_weight=none", "does not go with loss alp"),
+    (AT, "s2o_weight=0.1", "a recipe with s2o needs s2o_weight, s2o_diagonal"),
+    (AT, "awp_delta=0.1", "a recipe with awp needs"),
+    (AT, "awp_warmup_steps=0", "a recipe with awp needs"),
+    (AT, "swa_decay=0.9", "a recipe with swa needs"),
+    (AT_ALL, "s2o_weight=0", "above 0"),
+    (AT_ALL, "s2o_weight=1", "below 1"),
+    (AT_ALL, "s2o_diagonal=1", "below 1"),
+    (AT_ALL, "s2o_diagonal=none", "does not go with defences"),
+    (AT_ALL, "awp_delta=0", "above 0"),
+    (AT_ALL, "awp_warmup_steps=1200", "would never perturb"),
+    (AT_ALL, "swa_decay=1", "below 1"),
+    (AT_ALL, "swa_decay=0", "above 0"),
+    (AT, "kernel_downsampling=cubic", "no effect with init random"),
+    (LARGE, "kernel_downsampling=lanczos", "one of cubic, bilinear, nearest, block_sum"),
+    (TI4, "training_data=cifar100", "expected cifar10jpg or cifar10"),
+    (TI4, "training_data=mnist", "expected cifar10jpg or cifar10"),
+    (AT, "training_data=cifar10", "expected digits"),
+    (TI4, "training_images=50000", "set training_images=none"),
+    (TI4, "training_images=0", "at least 1"),
+    (TI4, "extra_data=ddpm", "set both"),
+    (TI4, "extra_fraction=0.7", "set both"),
+    (LARGE, "extra_data=none", "set both"),
+    (LARGE, "extra_fraction=1", "below 1"),
+    (LARGE, "batch_size=1", "without original images"),
+    (AT, "extra_data=ddpm", "has images of 3x32x32"),
+    (TI4, "augmentation=crop", "brightness 0.1 has no effect with augmentation crop"),
+    (AT, "data_range=[0,255]", "data_range: .* is not allowed: expected one of"),
+    (AT, "num_classes=1", "a whole number at least 2"),
+    (LARGE, "image_size=224", "name fixes"),
+    ("hybrid_l16.imagenet_linf.at_base", "init=timm:a+b@unpinned", "init: .* is not allowed"),
+    (LARGE, "init=timm:a@unpinned+unpinned", "init: .* is not allowed"),
     (AT, "total_steps=0", "total_steps: '0' is not allowed: expected a whole number at least 1"),
     (AT, "total_steps=-5", "at least 1"),
     (AT, "total_steps=1.5", "a whole number"),
@@ -111,7 +176,7 @@ def test_refused(name, assignment, problem):
         recipe(name, parse_assignments([assignment]))
 
 
-@pytest.mark.parametrize("name", [AT, TRADES, AT_TRH, TRADES_TRH])
+@pytest.mark.parametrize("name", [AT, TRADES, AT_TRH, TRADES_TRH, MART_TRH, AT_ALL, LARGE])
 @pytest.mark.parametrize("field", FIELDS)
 def test_setting_a_value_to_itself_changes_nothing(name, field):
     made = recipe(name, {field: getattr(recipe(name), field)})
@@ -146,6 +211,32 @@ def test_epochs_become_steps_of_the_chosen_batch():
     assert recipe(AT, {"epochs": 0.5, "warmup_steps": 0, "attack_warmup_steps": 0}).total_steps == 11
     with pytest.raises(RecipeError, match="both set the training length"):
         recipe(AT, {"epochs": 2, "total_steps": 100})
+
+
+@pytest.mark.parametrize(
+    ("text", "mean", "std"),
+    [("[-1,1]", 0.5, 0.5), ("[-1, 1]", 0.5, 0.5), ("[0,1]", 0.0, 1.0), ("centered", 0.47, 0.25)],
+)
+def test_a_data_range_is_a_mean_and_a_deviation(text, mean, std):
+    made = recipe(TI4, parse_assignments([f"data_range={text}"]))
+    assert (made.mean, made.std) == ((mean,), (std,))
+    assert (made.name == TI4) == (text == "centered")
+    assert made.threat_model == recipe(TI4).threat_model, "epsilon is in pixels, whatever the range"
+    for other in ("mean", "std"):
+        with pytest.raises(RecipeError, match="data_range sets mean and std"):
+            recipe(TI4, {"data_range": text, other: (0.5,)})
+    with pytest.raises(RecipeError, match="data_range: 3 is not allowed"):
+        recipe(TI4, {"data_range": 3})
+
+
+def test_epochs_are_passes_over_the_original_images():
+    made = recipe(LARGE, {"epochs": 2, "warmup_steps": 0})
+    assert made.total_steps == 435  # 230 originals in a batch of 768: ceil(2 * 50,000 / 230)
+    assert made.cost()["epochs"] == pytest.approx(2, abs=0.01)
+    none = {"extra_data": "none", "extra_fraction": 0, "warmup_steps": 0}
+    assert recipe(LARGE, {"epochs": 20} | none).total_steps == 1303  # ceil(20 * 50,000 / 768)
+    few = {"epochs": 300, "training_images": 1000}
+    assert recipe(LARGE, few | none).total_steps == 391  # ceil(300 * 1,000 / 768)
 
 
 def test_equal_changes_have_equal_names_whatever_their_spelling_and_order():

@@ -165,6 +165,14 @@ def test_no_recipe_for_a_wrong_name(name, error):
         (DIGITS + "at_base", "10 (F + B) + T", 10, 10, 1, 23),
         (DIGITS + "at_trh", "10 (F + B) + T", 10, 10, 1, 23),
         (DIGITS + "trades_base", "F + 10 (F + B) + 2 T", 11, 10, 2, 27),
+        (DIGITS + "at_swa", "10 (F + B) + T", 10, 10, 1, 23),
+        (DIGITS + "at_s2o", "10 (F + B) + 2 T", 10, 10, 2, 26),
+        (DIGITS + "at_awp", "10 (F + B) + 2 T", 10, 10, 2, 26),
+        (DIGITS + "at_s2o_awp_swa", "10 (F + B) + 4 T", 10, 10, 4, 32),
+        (DIGITS + "trades_s2o", "F + 10 (F + B) + 2 T", 11, 10, 2, 27),
+        (DIGITS + "trades_awp", "F + 10 (F + B) + 4 T", 11, 10, 4, 33),
+        (DIGITS + "alp_base", "10 (F + B) + 2 T", 10, 10, 2, 26),
+        (DIGITS + "mart_trh", "10 (F + B) + 2 T", 10, 10, 2, 26),
         ("vit_l16.imagenet_linf.at_base", "7 (F + B) + T", 7, 7, 1, 17),
         ("vit_l16.imagenet_linf.trades_trh", "F + 7 (F + B) + 2 T", 8, 7, 2, 21),
     ],
@@ -216,6 +224,10 @@ class TestStrictDocuments:
             ({"loss": "at"}, "loss_weight 6.0 does not go with loss at"),
             ({"defences": []}, "does not go with defences"),
             ({"image_size": 16}, "image_size: 16 does not go with"),
+            ({"num_classes": 1}, "num_classes: 1 is not allowed: expected a whole number at least 2"),
+            ({"threat_model": "linf:-8/255"}, "'-8/255' .* is not a positive number"),
+            ({"architecture": "vit_x"}, "architecture: 'vit_x' does not go with"),
+            ({"dataset": "mnist"}, "dataset: 'mnist' does not go with"),
             ({"total_steps": "x"}, "total_steps: 'x' is not allowed: expected a whole number"),
             ({"total_steps": 2.0}, "total_steps: 2.0"),
             ({"total_steps": True}, "total_steps: True"),
@@ -336,6 +348,42 @@ def test_a_training_that_stopped_early_has_another_name():
     assert Recipe.from_json(short.to_json()) == short
     with pytest.raises(RecipeError, match="stop_after"):
         partial(made, steps=made.total_steps + 1)
+
+
+def test_a_training_on_a_part_of_the_data_has_another_name():
+    made = recipe("vit_l16.imagenet_linf.at_trh", {"extra_data": "none"})
+    part = partial(made, images=63)
+    assert (part.training_images, part.total_steps) == (63, made.total_steps)
+    assert part.name == f"{made.name}+{part.digest[:8]}"
+    assert part.sources["training_images"].startswith("what the training really did")
+    assert part.cost()["epochs"] == pytest.approx(200_000 * 64 / 63, rel=1e-3)
+    assert partial(made, images=1_281_167) == made
+    both = partial(made, steps=2, images=63)
+    assert (both.stop_after, both.training_images) == (2, 63) and both.name != part.name
+    assert both.cost()["images_seen"] == 2 * 64
+    assert Recipe.from_json(both.to_json()) == both
+    for images in (0, -1, 1_281_168):
+        with pytest.raises(RecipeError, match="training_images"):
+            partial(made, images=images)
+
+
+def test_images_seen_are_original_and_generated():
+    cost = recipe("vit_l16.cifar100_linf.at_base").cost()
+    assert cost["images_seen"] == 40_000 * 768
+    assert cost["generated_images_seen"] == 40_000 * round(0.7 * 768)
+    assert cost["epochs"] == 40_000 * (768 - round(0.7 * 768)) / 50_000
+    assert recipe("vit_l16.imagenet_linf.at_base").cost()["generated_images_seen"] == 0
+
+
+def test_a_patch_of_16_has_no_network_for_32_pixels():
+    """On 32x32 images the name means the network of overlapping patches of 4, never one of 2x2 patches."""
+    document = recipe("vit_b16.imagenet_linf.at_base").to_json()
+    with pytest.raises(RecipeError, match="image_size: 32 does not go with"):
+        Recipe.from_json(document | {"image_size": 32})
+    for key in ("vit_b16", "vit_l16"):
+        assert "patch_size" not in ARCHITECTURES[key].networks[32].model_args
+    with pytest.raises(IncompatibleName, match="use vit_ti4"):
+        recipe("vit_b16.cifar10jpg_linf.at_base")
 
 
 def test_a_local_initial_file_is_part_of_the_recipe():

@@ -1,0 +1,137 @@
+"""The PAC-Bayes bound that the trace of the Hessian comes from: its terms and its value for a trained model.
+
+With a prior N(0, sigma0^2) over the weights and a Gaussian posterior of free variances around theta, with
+probability at least 1 - tau over the m training samples (the paper's main theorem):
+
+    min_Q E_Q[robust test loss]  <=  L(theta) + |theta|^2 / (2 beta sigma0^2)
+                                     + (sigma0^2 / 2) Tr Hess L(theta) + C(tau, beta, m) + O(sigma0^4)
+
+L is the mean robust loss on the training samples, and theta minimises the right-hand side: at the weights of
+a trained model it is a value of that objective. In the terms of a recipe, lambda = sigma0^2 / 2 weighs the
+trace and gamma = 1 / (2 beta sigma0^2) the square norm: sigma0^2 = 2 lambda and beta = 1 / (4 lambda gamma).
+
+What the paper does not state: tau, the constant behind O(sigma0^4), and C. The theorem it builds on (Germain
+et al. 2016) has C = (log(1/tau) + Psi) / beta with Psi = log E_prior E_data exp(beta (test - training loss)),
+which the unknown distribution decides. For a loss that is sub-Gaussian with variance factor s^2 under prior
+and data, Psi <= beta^2 s^2 / (2 m). The value is therefore given without C, and C only where s^2 is assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+class BoundError(ValueError):
+    """Parameters for which the bound says nothing."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """sigma0_squared: variance of the prior, > 0. beta: weight of the data against the prior, > 0.
+
+    Raises:
+        BoundError: a value that is not positive and finite.
+    """
+
+    sigma0_squared: float
+    beta: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("sigma0_squared", self.sigma0_squared), ("beta", self.beta)):
+            if not (math.isfinite(value) and value > 0):
+                raise BoundError(f"{name} is {value}; expected a finite number above 0")
+
+    @classmethod
+    def of_recipe(cls, trh_lambda: float | None, trh_gamma: float | None) -> Prior:
+        """The prior that a recipe's lambda and gamma stand for.
+
+        Raises:
+            BoundError: one of them is absent or not positive: no prior gives such an objective.
+        """
+        for name, value in (("lambda", trh_lambda), ("gamma", trh_gamma)):
+            if value is None or not (math.isfinite(value) and value > 0):
+                raise BoundError(
+                    f"{name} is {value}; the bound needs lambda and gamma above 0 (those of a TrH recipe). "
+                    "Give both, or sigma0^2 and beta"
+                )
+        return cls(2.0 * trh_lambda, 1.0 / (4.0 * trh_lambda * trh_gamma))
+
+    @property
+    def trh_lambda(self) -> float:
+        """sigma0^2 / 2."""
+        return self.sigma0_squared / 2.0
+
+    @property
+    def trh_gamma(self) -> float:
+        """1 / (2 beta sigma0^2)."""
+        return 1.0 / (2.0 * self.beta * self.sigma0_squared)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The bound's terms at given weights.
+
+    Args:
+        prior: sigma0^2 and beta.
+        robust_loss: L(theta), mean over the samples looked at.
+        square_norm: |theta|^2 over all parameters.
+        trace: Tr Hess L(theta), of the top layer (the paper's training objective) or of all parameters.
+        samples: m, the size of the training set, at least 1.
+        tau: 1 - confidence, in (0, 1].
+        sub_gaussian: s^2 >= 0, an assumption about the loss; None: not made, so C is unknown.
+
+    Raises:
+        BoundError: a value out of range.
+    """
+
+    prior: Prior
+    robust_loss: float
+    square_norm: float
+    trace: float
+    samples: int
+    tau: float = 0.05
+    sub_gaussian: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tau <= 1:
+            raise BoundError(f"tau is {self.tau}; expected a probability in (0, 1]")
+        if self.samples < 1:
+            raise BoundError(f"samples is {self.samples}; expected at least 1")
+        if self.sub_gaussian is not None and not (
+            math.isfinite(self.sub_gaussian) and self.sub_gaussian >= 0
+        ):
+            raise BoundError(f"sub_gaussian is {self.sub_gaussian}; expected a variance factor of at least 0")
+
+    @property
+    def norm_term(self) -> float:
+        """|theta|^2 / (2 beta sigma0^2)."""
+        return self.prior.trh_gamma * self.square_norm
+
+    @property
+    def trace_term(self) -> float:
+        """(sigma0^2 / 2) Tr Hess L."""
+        return self.prior.trh_lambda * self.trace
+
+    @property
+    def value(self) -> float:
+        """The right-hand side without C and without O(sigma0^4): the quantity that training minimises."""
+        return self.robust_loss + self.norm_term + self.trace_term
+
+    @property
+    def confidence_term(self) -> float:
+        """log(1/tau) / beta, the part of C that needs no assumption."""
+        return math.log(1.0 / self.tau) / self.prior.beta
+
+    @property
+    def moment_term(self) -> float | None:
+        """beta s^2 / (2 m), the bound on Psi / beta for a sub-Gaussian loss; None without that assumption."""
+        if self.sub_gaussian is None:
+            return None
+        return self.prior.beta * self.sub_gaussian / (2.0 * self.samples)
+
+    @property
+    def total(self) -> float | None:
+        """The right-hand side with C, still without O(sigma0^4); None where C is unknown."""
+        moment = self.moment_term
+        return None if moment is None else self.value + self.confidence_term + moment
