@@ -104,7 +104,7 @@ def _parse_method(text: str, method: str) -> tuple[str, str | None, tuple[str, .
     head, *modifiers = method.split("_")
     match = _LOSS.fullmatch(head)
     if match is None or match["loss"] not in LOSSES:
-        raise _unknown(text, _not_in("loss", head, LOSSES, {k for k in LOSSES if LOSSES[k].available}))
+        raise _unknown(text, _not_in("loss", head, LOSSES))
     loss, weight = match["loss"], match["weight"]
     if weight is not None:
         default = LOSSES[loss].default_weight
@@ -126,8 +126,7 @@ def _parse_method(text: str, method: str) -> tuple[str, str | None, tuple[str, .
         if modifier == "base":
             raise _unknown(text, "base means no modifier, so it cannot stand beside one")
         if modifier not in DEFENCES:
-            usable = {"base", *(key for key, defence in DEFENCES.items() if defence.available)}
-            raise _unknown(text, _not_in("modifier", modifier, ["base", *DEFENCES], usable))
+            raise _unknown(text, _not_in("modifier", modifier, ["base", *DEFENCES]))
     slots = [DEFENCES[modifier].slot for modifier in modifiers]
     if len(set(modifiers)) < len(modifiers):
         raise _unknown(text, "a modifier is repeated")
