@@ -1,4 +1,4 @@
-"""`robustzoo evaluate` and `verify`: with --json errors are JSON too, with the exit code they have as text."""
+"""`robustzoo evaluate` and `verify`: with --json errors are JSON too, with the exit code of the text."""
 
 from __future__ import annotations
 
