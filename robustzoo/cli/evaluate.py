@@ -7,24 +7,38 @@ from pathlib import Path
 
 import click
 
+from robustzoo.cli.json_errors import JsonErrors
 
-@click.command()
+
+@click.command(cls=JsonErrors)
 @click.argument("model")
-@click.option("--data", "data", metavar="DATASET", help="Dataset name; default: the model's own.")
-@click.option("--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files.")
+@click.option(
+    "--data",
+    "data",
+    metavar="DATASET",
+    help="Dataset name, or a folder of images; default: the model's own dataset.",
+)
+@click.option(
+    "--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files (digits needs none)."
+)
 @click.option("--threat-model", metavar="NORM:EPS", help="For example linf:8/255; default: the model's own.")
 @click.option(
     "--protocol", default="aa-standard", show_default=True, help="aa-standard, apgd-ce+t, pgd-40, ..."
 )
 @click.option("--n", type=click.IntRange(min=1), help="Evaluate a fixed random subset of this many images.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of every draw.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every draw.")
 @click.option("--micro-batch", type=click.IntRange(min=1), help="Images per forward pass; recorded.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("--device", help="cpu or cuda[:i]; default: cuda if there is one.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder for the evidence; default: the model folder."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the Evidence document instead of a report.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the Evidence document instead of a report; errors as JSON too.",
+)
 def evaluate(
     model: str, data: str | None, out: Path | None, as_json: bool, micro_batch: int | None, **options
 ) -> None:

@@ -8,28 +8,36 @@ from pathlib import Path
 
 import click
 
+from robustzoo.cli.json_errors import JsonErrors
 
-@click.command()
+
+@click.command(cls=JsonErrors)
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option(
     "--all", "every", is_flag=True, help="Every published model (also the default without a MODEL)."
 )
 @click.option("--mode", type=click.Choice(["replay", "full"]), default="replay", show_default=True)
 @click.option("--card", type=click.Path(path_type=Path), help="Another card than the folder's README.md.")
-@click.option("--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files.")
+@click.option(
+    "--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files (digits needs none)."
+)
 @click.option(
     "--tolerance", type=click.IntRange(min=0), help="In images; default: the larger of 1 % of N and 3."
 )
-@click.option("--seed", type=int, help="Seed of a full run; default: fresh system entropy, recorded.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Seed of a full run; default: fresh system entropy, recorded."
+)
 @click.option("--same-seed", is_flag=True, help="Full run with the evidence's own seed.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option(
     "--require", type=click.Choice(["confirmed"]), help="Exit 3 when the outcome is only consistent."
 )
 @click.option(
-    "--log", type=click.Path(path_type=Path), help="Append one JSON line per verification to this file."
+    "--log",
+    type=click.Path(path_type=Path),
+    help="Append one JSON line per verification to this file, in a folder that exists.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable reports.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable reports, and errors.")
 def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> None:
     """Verify the claims of each MODEL (registry names or model folders).
 

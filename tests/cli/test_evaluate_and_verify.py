@@ -1,0 +1,80 @@
+"""`robustzoo evaluate` and `verify`: with --json errors are JSON too, with the exit code of the text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from robustzoo.cli import group
+from robustzoo.registry import entry
+
+NAME = "vit_micro2.digits_linf.at_base"
+FLIPPED = "FLIPPED"  # stands for a folder with a witness file of other bytes
+
+
+def run(*arguments: str):
+    command = [sys.executable, "-c", "from robustzoo.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def flipped(tmp_path_factory) -> Path:
+    folder = shutil.copytree(entry(NAME).weights.folder, tmp_path_factory.mktemp("flipped") / "model")
+    (file,) = (folder / "evidence").glob("*.witness.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    return folder
+
+
+ERRORS = [
+    (("verify", "vit_micro2.digits_linf.at_bse"), "UnknownName", "at_base"),
+    (("verify", "vit_l16.imagenet_linf.at_trh"), "NotPublished", "training/train.py"),
+    (("verify", NAME, "--card", "absent.md"), "CardError", "Next: write it"),
+    (("verify", NAME, "--log", "absent/folder/log.jsonl"), "VerificationError", "folder does not exist"),
+    (("verify", NAME, "--data-root", "nowhere"), "MissingData", "leave it away"),
+    (("verify", FLIPPED), "HashMismatch", "witness.safetensors"),
+    (("verify", NAME, "--mode", "spot"), "BadParameter", "spot"),
+    (("verify", NAME, "--seed", "-1"), "BadParameter", "-1"),
+    (("verify", NAME, NAME, "--card", "x.md"), "UsageError", "exactly one MODEL"),
+    (("evaluate", NAME, "--protocol", "autoattack"), "ProtocolError", "aa-standard"),
+    (("evaluate", NAME, "--data-root", "nowhere"), "MissingData", "digits need no data folder"),
+    (("evaluate", NAME, "--data", "cifar10"), "MissingData", "--data-root DIR"),
+    (("evaluate",), "MissingParameter", "MODEL"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "kind", "words"), ERRORS, ids=[" ".join(a) for a, *_ in ERRORS])
+def test_errors_are_json_where_json_is_asked_for(arguments, kind, words, flipped, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = [str(flipped) if argument == FLIPPED else argument for argument in arguments]
+    as_json = CliRunner().invoke(group, [*arguments, "--json"])
+    document = json.loads(as_json.output)
+    assert as_json.exit_code == 2
+    assert document["schema"] == "robustzoo.error/1"
+    assert (document["error"], document["exit_code"]) == (kind, 2)
+    assert words in document["message"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_json_errors_are_text_with_the_same_exit_code(flipped):
+    done = run("verify", str(flipped))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("robustzoo: ") and "expected sha256" in done.stderr
+    assert "found    sha256" in done.stderr and "Next: restore the witness file" in done.stderr
+    usage = run("verify", NAME, "--mode", "spot")
+    assert usage.returncode == 2 and "Invalid value for '--mode'" in usage.stderr
+
+
+def test_a_report_in_json_says_claimed_found_and_difference():
+    done = run("verify", NAME, "--json")
+    assert done.returncode == 0
+    (report,) = json.loads(done.stdout)
+    numbers = report["claims"][0]["numbers"]
+    assert numbers["clean_found"] - numbers["clean_claimed"] == numbers["clean_difference"] == 0
