@@ -83,16 +83,43 @@ class Square(Search):
         self.margin_best = torch.where(improved, found, self.margin_best)
         self.best = select(improved, self.points, self.best)
         exhausted = self.iteration >= self.member.iterations
-        self._redraw(self.lanes.active & ~exhausted)
-        numbers = self.drawn[self.lane, self.iteration % _CHUNK]
-        propose = self._propose_linf if self.norm == "linf" else self._propose_l2
-        self.points = propose(self.sides[self.iteration], numbers)
-        self.iteration = (self.iteration + 1).clamp_max(self.member.iterations)
-        return exhausted
+        going = self.lanes.active & ~exhausted
+        if self.norm == "l2":
+            self._redraw(going.nonzero().squeeze(1))
+            numbers = self.drawn[self.lane, self.iteration % _CHUNK]
+            self.points = self._propose_l2(self.sides[self.iteration], numbers)
+            self.iteration = (self.iteration + 1).clamp_max(self.member.iterations)
+            return exhausted
+        return exhausted | self._next_linf(going)
 
-    def _redraw(self, going: Tensor) -> None:
-        """Numbers for the next chunk of queries, in the lanes that have used theirs up."""
-        due = ((self.iteration % _CHUNK == 0) & going).nonzero().squeeze(1)
+    def _next_linf(self, going: Tensor) -> Tensor:
+        """Move the lanes of `going: (L,) bool` to their next proposal that differs from their best point.
+
+        A square drawn where the best point already lies on that face proposes the best point itself: a query
+        whose answer is known, and which never replaces it. It is counted and not asked. On images of one
+        channel every other proposal of the late, one-pixel squares is such a one.
+
+        Returns the lanes that have no proposal left, (L,) bool.
+        """
+        spent = torch.zeros_like(going)
+        # New tensors: the caller still looks at those of the point that has just been evaluated.
+        self.points, self.iteration = self.points.clone(), self.iteration.clone()
+        left = going.nonzero().squeeze(1)
+        while len(left):
+            self._redraw(left)
+            iteration = self.iteration[left]
+            points = self._propose_linf(left, self.sides[iteration], self.drawn[left, iteration % _CHUNK])
+            self.points[left] = points
+            self.iteration[left] = iteration + 1
+            known = (points == self.best[left]).flatten(1).all(1)
+            over = known & (iteration + 1 >= self.member.iterations)
+            spent[left[over]] = True
+            left = left[known & ~over]
+        return spent
+
+    def _redraw(self, lanes: Tensor) -> None:
+        """Numbers for the next chunk of queries, in those of `lanes` (indices) that have used theirs up."""
+        due = lanes[self.iteration[lanes] % _CHUNK == 0]
         if len(due):
             index = self.lanes.attempt[due] * self.chunks + self.iteration[due] // _CHUNK
             self.drawn[due] = keyed_noise.uniform(
@@ -112,12 +139,12 @@ class Square(Search):
         inside_columns = (right >= 0) & (right < sides.unsqueeze(1))
         return down, right, (inside_rows.unsqueeze(2) & inside_columns.unsqueeze(1)).unsqueeze(1)
 
-    def _propose_linf(self, sides: Tensor, numbers: Tensor) -> Tensor:
+    def _propose_linf(self, lanes: Tensor, sides: Tensor, numbers: Tensor) -> Tensor:
         """In a square, every channel goes to one face of the ball (a change of 2 eps, clipped, ends
         there)."""
         window = self._window(sides, numbers[:, 0], numbers[:, 1])[2]
-        face = torch.where(numbers[:, 2:, None, None] < 0.5, self.lower, self.upper)
-        return torch.where(window, face, self.best)
+        face = torch.where(numbers[:, 2:, None, None] < 0.5, self.lower[lanes], self.upper[lanes])
+        return torch.where(window, face, self.best[lanes])
 
     def _propose_l2(self, sides: Tensor, numbers: Tensor) -> Tensor:
         """Move the norm of one window, and what is unused of eps, into a signed bump in another."""

@@ -115,3 +115,38 @@ def test_linear_model_breaks_near_its_minimal_epsilon(norm, enough, toys):
             p = replace(p, members=(replace(p.members[0], iterations=queries),))
             (result,) = run_protocol(model, data, [i], p, threat_model, 2, seed=0, micro_batch_size=1)
             assert result.robust != broken, (i, factor)
+
+
+def _asking_every_query(self, going):
+    """`Square._next_linf` without its shortcut: one proposal per evaluation, known or not."""
+    left = going.nonzero().squeeze(1)
+    self._redraw(left)
+    iteration = self.iteration[left]
+    self.points, self.iteration = self.points.clone(), self.iteration.clone()
+    self.points[left] = self._propose_linf(left, self.sides[iteration], self.drawn[left, iteration % 250])
+    self.iteration[left] = iteration + 1
+    return torch.zeros_like(going)
+
+
+def test_known_answers_are_not_asked_for_and_change_nothing(toys, monkeypatch):
+    """Verdicts, witnesses and the queries that found them are those of asking every query."""
+    model = toys.Linear(3, (1, 6, 6))
+    x = toys.random_images(24, (1, 6, 6), 0.0, 1.0)
+    data = toys.labelled(model, x)
+    minimal = model.minimal_epsilon(x, torch.tensor([y for _, y in data]), "linf").median()
+    threat_model = ThreatModel.parse(f"linf:{float(minimal) * 1.1:.9f}")
+    p = protocol("square", threat_model, 3)
+    p = replace(p, members=(replace(p.members[0], iterations=600),))
+
+    def run():
+        return run_protocol(model, data, range(24), p, threat_model, 3, seed=0, micro_batch_size=5)
+
+    quick = run()
+    monkeypatch.setattr(Square, "_next_linf", _asking_every_query)
+    full = run()
+    assert {result.robust for result in quick} == {True, False}
+    for a, b in zip(quick, full, strict=True):
+        assert (a.robust, a.broken_by, a.margin) == (b.robust, b.broken_by, b.margin)
+        assert (a.witness is None and b.witness is None) or torch.equal(a.witness, b.witness)
+        assert a.forwards <= b.forwards and (not b.robust or b.forwards == 1 + 601)
+        assert not a.robust or a.forwards < 0.75 * b.forwards
