@@ -1,6 +1,7 @@
 """Robust losses per sample, in float32 at least, whatever the network runs in.
 
-Notation: logits `g: (B, K)` of the clean and `ga: (B, K)` of the adversarial image, labels `y: (B,)` int64.
+Notation: logits `g: (B, K)` of the clean and `ga: (B, K)` of the adversarial image; labels `y`, int64 (B,), or
+where the text says so also soft ones, float (B, K) with rows that sum to 1.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ def log_softmax(logits: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """-log s_y, (B,)."""
-    return functional.nll_loss(log_softmax(logits), y, reduction="none")
+    """-log s_y, (B,); of soft labels -sum_k y_k log s_k."""
+    log_s = log_softmax(logits)
+    if y.is_floating_point():
+        return -(y.to(log_s.dtype) * log_s).sum(-1)
+    return functional.nll_loss(log_s, y, reduction="none")
 
 
 def kl_divergence(log_s: Tensor, log_sa: Tensor) -> Tensor:
@@ -27,3 +31,19 @@ def kl_divergence(log_s: Tensor, log_sa: Tensor) -> Tensor:
     `log_s` to treat the clean softmax as a constant.
     """
     return (log_s.exp() * (log_s - log_sa)).sum(-1)
+
+
+def squared_softmax_distance(log_s: Tensor, log_sa: Tensor) -> Tensor:
+    """|s - s'|^2, (B,), of two log-softmax outputs (B, K): the pairing term of ALP as the paper has it."""
+    return (log_s.exp() - log_sa.exp()).square().sum(-1)
+
+
+def runner_up_margin(logits: Tensor, y: Tensor) -> Tensor:
+    """-log(1 - max_{k != y} s_k), (B,): the margin term of MART's boosted cross-entropy (Wang et al. 2020).
+
+    1 - s_kappa is the sum of the other classes' softmax, taken as a log-sum-exp: exact where s_kappa is
+    near 1. y: int64 (B,).
+    """
+    log_s = log_softmax(logits)
+    others = log_s.scatter(-1, y.unsqueeze(-1), -torch.inf)
+    return -log_s.scatter(-1, others.argmax(-1, keepdim=True), -torch.inf).logsumexp(-1)

@@ -4,7 +4,7 @@ One training step is `attack`, one engine call on `inputs`, then `terms`:
 
     loss = robust loss + lambda(t) * batch mean of Tr Hess  (+ gamma |theta|^2)
 
-The last term is the optimizer's coupled weight decay `Objective.weight_decay`: the gradient of
+With AWP (`ascends`) the step is taken at weights perturbed along `ascent`. The last term is the optimizer's coupled weight decay `Objective.weight_decay`: the gradient of
 gamma |theta|^2 is 2 gamma theta, so the update is that of the printed objective at no cost. In a TrH recipe
 gamma takes the place of `l2_reg`; they never add up.
 """
@@ -23,13 +23,14 @@ from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.pgd import at_least_float32, pgd, uniform_start
 from robustzoo.objectives import trace_of_hessian
 from robustzoo.objectives.losses import cross_entropy, kl_divergence, log_softmax
+from robustzoo.objectives.robust_losses import LOSSES
+from robustzoo.objectives.weight_perturbation import perturbed_parameters
 from robustzoo.registry.threat_model import ThreatModel
 
 if TYPE_CHECKING:
     from robustzoo.registry import Recipe
 
-LOSSES = ("at", "trades")
-DEFENCES = ("trh",)
+DEFENCES = ("trh", "s2o", "awp", "swa")
 PURPOSE = "train-attack"
 GAUSSIAN_START = 0.001  # standard deviation in pixel units; source: the TRADES release
 
@@ -42,14 +43,16 @@ class ObjectiveError(ValueError):
 
 
 class Objective:
-    """AT (Madry et al. 2018) or TRADES (Zhang et al. 2019), with or without the trace of the Hessian.
+    """A loss (AT, TRADES, ALP, MART), alone or with the trace of the Hessian or S2O, and with AWP.
+
+    Weight averaging (SWA) changes no gradient and stands outside: `weight_averaging.WeightAverage`.
 
     Args:
         recipe: what to train; read once, never changed.
 
     Attributes:
         recipe: the same.
-        needs_clean: whether the loss looks at clean images too (TRADES): `inputs` then has 2B rows.
+        needs_clean: whether the loss looks at clean images too: `inputs` then has 2B rows.
         weight_decay: coupled weight decay for the optimizer, 2 gamma (TrH) or 2 l2_reg (else), >= 0.
 
     Raises:
@@ -57,7 +60,7 @@ class Objective:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        _require("loss", recipe.loss, LOSSES)
+        _require("loss", recipe.loss, tuple(LOSSES))
         for defence in recipe.defences:
             _require("defence", defence, DEFENCES)
         _require("attack_start", recipe.attack_start, ("uniform", "gaussian"))
@@ -66,7 +69,7 @@ class Objective:
         self.has_trh = "trh" in recipe.defences
         if self.has_trh:
             _require("trh_schedule", recipe.trh_schedule, tuple(SCHEDULES))
-        self.needs_clean = recipe.loss == "trades"
+        self.needs_clean = recipe.loss != "at" or recipe.s2o_weight is not None
         self.weight_decay = 2.0 * (recipe.trh_gamma if self.has_trh else recipe.l2_reg)
 
     def attack(
@@ -80,7 +83,7 @@ class Objective:
         Args:
             model: pixels to logits; under DeepSpeed `engine.module`, never the engine.
             x: (B, C, H, W) in [0, 1], after augmentation.
-            y: (B,) int64.
+            y: (B,) int64, or soft labels, float (B, K).
             step: 0-based optimizer step, for the radius.
             epochs: (B,) int64, the pass over the data in which each sample is drawn.
             ids: (B,) int64 sample ids.
@@ -119,12 +122,12 @@ class Objective:
         Args:
             features: penultimate features of `inputs`, (B, d) or (2B, d) with the clean rows first.
             logits: (B, K) or (2B, K), likewise.
-            y: (B,) int64.
+            y: (B,) int64, or soft labels, float (B, K).
             step: 0-based optimizer step t, for lambda(t).
 
         Returns:
-            total (to minimise, without the weight decay) and robust; TRADES: clean_ce and kl, with
-            robust = clean_ce + loss_weight * kl; TrH: trace, the mean trace, and trh = lambda(t) * trace.
+            total (to minimise, without the weight decay), robust and its parts (`robust_losses`); TrH: trace,
+            the mean trace, and trh = lambda(t) * trace.
 
         Raises:
             ValueError: not as many rows as `inputs` gives.
@@ -135,17 +138,38 @@ class Objective:
                 f"expected {rows} rows of features and logits for {len(y)} labels, "
                 f"got {len(features)} and {len(logits)}: run Objective.inputs through the model"
             )
-        if self.needs_clean:
-            terms, trace = self._trades(*features.chunk(2), *logits.chunk(2), y)
-        else:
-            terms = {"robust": cross_entropy(logits, y).mean()}
-            trace = trace_of_hessian.at(features, logits) if self.has_trh else None
+        f, fa = features.chunk(2) if self.needs_clean else (None, features)
+        g, ga = logits.chunk(2) if self.needs_clean else (None, logits)
+        terms = LOSSES[self.recipe.loss](self.recipe, g, ga, y)
         total = terms["robust"]
-        if trace is not None:
-            terms["trace"] = trace.mean()
+        if self.has_trh:
+            terms["trace"] = self._trace(f, g, fa, ga, y).mean()
             terms["trh"] = self.trh_lambda(step) * terms["trace"]
             total = total + terms["trh"]
         return {"total": total, **terms}
+
+    def ascends(self, step: int) -> bool:
+        """Whether step `step` (0-based) perturbs the weights: AWP, after its warm-up."""
+        return self.recipe.awp_delta is not None and step >= self.recipe.awp_warmup_steps
+
+    def ascent(
+        self, model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor
+    ) -> tuple[list[nn.Parameter], list[Tensor]]:
+        """The weights that AWP moves, and the gradient of the robust loss for each: one forward and backward.
+
+        The trace is no part of what is climbed (ours; the paper does not combine the two). With several ranks
+        average the gradients first, or their weights part.
+
+        Args:
+            model: PixelModel with `features` and `head`; under DeepSpeed `engine.module`'s, never the engine.
+            x, x_adv: (B, C, H, W); y: (B,) int64 or (B, K).
+        """
+        parameters = perturbed_parameters(model)
+        features = model.features(self.inputs(x, x_adv))
+        logits = model.head(features)
+        g, ga = logits.chunk(2) if self.needs_clean else (None, logits)
+        loss = LOSSES[self.recipe.loss](self.recipe, g, ga, y)["robust"]
+        return parameters, list(torch.autograd.grad(loss, parameters, materialize_grads=True))
 
     def trh_lambda(self, step: int) -> float:
         """lambda(t) at optimizer step t = `step` (0-based) of `total_steps`; 0 without TrH."""
@@ -159,19 +183,17 @@ class Objective:
         squares = [at_least_float32(parameter).square().sum() for parameter in module.parameters()]
         return 0.5 * self.weight_decay * torch.stack(squares).sum()
 
-    def _trades(
-        self, f: Tensor, fa: Tensor, g: Tensor, ga: Tensor, y: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor | None]:
+    def _trace(self, f: Tensor | None, g: Tensor | None, fa: Tensor, ga: Tensor, y: Tensor) -> Tensor:
+        """Tr Hess of the loss in the top-layer weight, per sample (B,)."""
         recipe = self.recipe
-        log_s = log_softmax(g)
-        clean_ce = cross_entropy(g, y).mean()
-        kl = kl_divergence(log_s.detach() if recipe.loss_stop_gradient else log_s, log_softmax(ga)).mean()
-        terms = {"robust": clean_ce + recipe.loss_weight * kl, "clean_ce": clean_ce, "kl": kl}
-        if not self.has_trh:
-            return terms, None
-        return terms, trace_of_hessian.trades(
-            f, g, fa, ga, recipe.loss_weight, stop_gradient=recipe.trh_stop_gradient
-        )
+        if recipe.loss == "at":
+            return trace_of_hessian.at(fa, ga)
+        if recipe.loss == "mart":
+            return trace_of_hessian.mart(
+                f, g, fa, ga, y, recipe.loss_weight, recipe.mart_bce_input, recipe.trh_stop_gradient
+            )
+        of = trace_of_hessian.trades if recipe.loss == "trades" else trace_of_hessian.alp
+        return of(f, g, fa, ga, recipe.loss_weight, recipe.trh_stop_gradient)
 
     def _attack_loss(self, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
         if self.recipe.attack_loss == "ce":

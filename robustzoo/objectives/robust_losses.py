@@ -1,0 +1,86 @@
+"""The robust loss of a training step: AT, TRADES, ALP and MART, each with or without S2O, as batch means.
+
+Every function takes the recipe, logits of the clean and of the adversarial image, (B, K) each (`g` is None where
+the method does not look at clean images), and labels, int64 (B,) or soft, float (B, K); MART takes int64 only.
+It returns named terms, scalars with gradients, of which "robust" is what is minimised.
+
+`recipe.loss_stop_gradient`: the clean softmax is a constant of the term that compares the two softmaxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from robustzoo.objectives.losses import (
+    cross_entropy,
+    kl_divergence,
+    log_softmax,
+    runner_up_margin,
+    squared_softmax_distance,
+)
+from robustzoo.objectives.second_order_statistics import s2o_loss
+
+if TYPE_CHECKING:
+    from robustzoo.registry import Recipe
+
+Terms = dict[str, Tensor]
+
+
+def at(recipe: Recipe, g: Tensor | None, ga: Tensor, y: Tensor) -> Terms:
+    """CE(g', y) (Madry et al. 2018)."""
+    ce = cross_entropy(ga, y).mean()
+    if recipe.s2o_weight is None:
+        return {"robust": ce}
+    return _with_s2o(recipe, {"adversarial_ce": ce}, g, ga, y)
+
+
+def trades(recipe: Recipe, g: Tensor, ga: Tensor, y: Tensor) -> Terms:
+    """CE(g, y) + loss_weight KL(s || s') (Zhang et al. 2019)."""
+    terms = _with_s2o(recipe, {"clean_ce": cross_entropy(g, y).mean()}, g, ga, y)
+    kl = kl_divergence(_clean_side(recipe, g), log_softmax(ga)).mean()
+    return _plus(recipe, terms, "kl", kl)
+
+
+def alp(recipe: Recipe, g: Tensor, ga: Tensor, y: Tensor) -> Terms:
+    """CE(g', y) + loss_weight |s - s'|^2 (Kannan et al. 2018, on softmaxes as in the paper)."""
+    terms = _with_s2o(recipe, {"adversarial_ce": cross_entropy(ga, y).mean()}, g, ga, y)
+    pairing = squared_softmax_distance(_clean_side(recipe, g), log_softmax(ga)).mean()
+    return _plus(recipe, terms, "pairing", pairing)
+
+
+def mart(recipe: Recipe, g: Tensor, ga: Tensor, y: Tensor) -> Terms:
+    """CE - log(1 - max_{k != y} s'_k) + loss_weight (1 - s_y) KL(s || s') (Wang et al. 2020).
+
+    The cross-entropy acts on the adversarial logits, or with mart_bce_input "clean" on the clean ones.
+    """
+    ce = cross_entropy(ga if recipe.mart_bce_input == "adv" else g, y).mean()
+    margin = runner_up_margin(ga, y).mean()
+    log_s = _clean_side(recipe, g)
+    hardness = 1.0 - log_s.gather(-1, y.unsqueeze(-1)).squeeze(-1).exp()
+    weighted = (hardness * kl_divergence(log_s, log_softmax(ga))).mean()
+    terms = {"robust": ce + margin, "boosted_ce": ce, "margin": margin}
+    return _plus(recipe, terms, "weighted_kl", weighted)
+
+
+LOSSES: dict[str, Callable[..., Terms]] = {"at": at, "trades": trades, "alp": alp, "mart": mart}
+
+
+def _clean_side(recipe: Recipe, g: Tensor) -> Tensor:
+    log_s = log_softmax(g)
+    return log_s.detach() if recipe.loss_stop_gradient else log_s
+
+
+def _plus(recipe: Recipe, terms: Terms, name: str, term: Tensor) -> Terms:
+    return terms | {"robust": terms["robust"] + recipe.loss_weight * term, name: term}
+
+
+def _with_s2o(recipe: Recipe, ce: Terms, g: Tensor | None, ga: Tensor, y: Tensor) -> Terms:
+    """The cross-entropy as "robust"; with S2O (1 - s2o_weight) of it and s2o_weight of S2O's loss."""
+    (only,) = ce.values()
+    if recipe.s2o_weight is None:
+        return {"robust": only, **ce}
+    s2o = s2o_loss(g, ga, y, recipe.s2o_diagonal).mean()
+    return {"robust": (1.0 - recipe.s2o_weight) * only + recipe.s2o_weight * s2o, **ce, "s2o": s2o}

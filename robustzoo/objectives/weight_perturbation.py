@@ -1,0 +1,60 @@
+"""AWP, adversarial weight perturbation (Wu et al. 2020), layer-wise as its authors released it.
+
+At weights w, with d the gradient of the robust loss at the adversarial images, every layer's weight moves by
+v = delta |w| d / |d|; the training gradient is taken at w + v, and w is put back before the optimizer's step.
+Biases, norm scales, class token and position embedding stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+_TOKENS = ("cls_token", "pos_embed", "reg_token")
+
+
+def perturbed_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """The weights that AWP moves: those of two dimensions or more, class token and position embedding not."""
+    return [
+        parameter
+        for name, parameter in module.named_parameters()
+        if parameter.dim() >= 2 and not name.endswith(_TOKENS)
+    ]
+
+
+def perturbations(
+    parameters: Sequence[Tensor], directions: Sequence[Tensor], delta: float
+) -> Iterator[Tensor]:
+    """v = delta |w| d / |d| for every weight w and direction d of its shape, one after the other.
+
+    |v| = delta |w| exactly, up to rounding; v is 0 where d is, or is not finite.
+    """
+    for weight, direction in zip(parameters, directions, strict=True):
+        scale = delta * torch.linalg.vector_norm(weight) / torch.linalg.vector_norm(direction)
+        yield direction * torch.nan_to_num(scale, nan=0.0, posinf=0.0)
+
+
+@contextmanager
+def perturbed(parameters: Sequence[nn.Parameter], directions: Sequence[Tensor], delta: float):
+    """Weights at w + v inside the block; afterwards w again, bit for bit, whatever happens.
+
+    Subtracting v again would leave rounding behind, so w is kept: memory of a copy of these weights.
+
+    Args:
+        parameters, directions: of the same shapes; float32, since at a delta of 1e-4 a bfloat16 weight would
+            keep a quarter of v.
+        delta: > 0, |v| / |w| of every layer.
+    """
+    kept = [parameter.detach().clone() for parameter in parameters]
+    try:
+        with torch.no_grad():
+            for parameter, move in zip(parameters, perturbations(kept, directions, delta), strict=True):
+                parameter.add_(move)
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, weight in zip(parameters, kept, strict=True):
+                parameter.copy_(weight)
