@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from robustzoo.registry import Recipe, recipe
+from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.overrides import parse_assignments
 
 INIT_FROM_RECIPE = "recipe"
+RUNS = Path("runs")
 
 
 @dataclass(frozen=True)
@@ -18,17 +20,18 @@ class Job:
     """One training run as asked for: science in the name and `overrides`, hardware in the other fields."""
 
     name: str  # registry name or a JSON recipe file
-    out: Path  # run folder
+    out: Path | None  # run folder; None: see run_folder
     data: Path | None  # root folder of the dataset; None for data that comes with a dependency (digits)
-    overrides: dict[str, str]  # recipe field -> text, from --set, --batch-size and --init random
+    extra_data: Path | None  # .npz file of generated images, for recipes that have them
+    overrides: dict[str, str]  # recipe field -> text, from --set and from flags that change the science
     init_file: Path | None  # a local .safetensors file in place of the recipe's initial checkpoint
     zero_stage: int  # 0, 1 or 2
     micro_batch_size: int | None  # samples per process and engine call; None: no accumulation
     max_steps: int | None  # optimizer steps after which to stop; the schedule keeps its length
     seed: int
     resume: bool
-    checkpoint_every: int | None  # optimizer steps; None: a twentieth of the run
-    validate_every: int | None  # optimizer steps; None: a twentieth of the run
+    checkpoint_every: int | None  # optimizer steps; None: a twentieth of the recipe's
+    validate_every: int | None  # optimizer steps; None: a twentieth of the recipe's
     log_every: int  # optimizer steps
     workers: int  # threads that read images ahead, per process
 
@@ -42,6 +45,11 @@ class Job:
 
             changes["init"] = f"file:{sha256_file(self.initial_weights)}"
         return recipe(self.name, changes or None)
+
+    @property
+    def run_folder(self) -> Path:
+        """Where the run is kept: --out, or runs/ and the name of what is trained."""
+        return RUNS / self.recipe().name if self.out is None else self.out
 
     @property
     def initial_weights(self) -> Path | None:
@@ -62,6 +70,13 @@ def parse(argv: Sequence[str] | None = None) -> Job:
     overrides = parse_assignments(given.set)
     if given.batch_size is not None:
         overrides["batch_size"] = str(given.batch_size)
+    key, colon, folder = (given.data or "").partition(":")
+    if colon and key in DATASETS:  # another data set than the recipe's, asked for in words
+        overrides["training_data"] = key
+    else:
+        folder = given.data
+    if given.extra_data == "none":
+        overrides |= {"extra_data": "none", "extra_fraction": "0"}
     init_file = None
     if given.init == "random":
         overrides["init"] = "random"
@@ -70,7 +85,8 @@ def parse(argv: Sequence[str] | None = None) -> Job:
     return Job(
         name=given.name,
         out=given.out,
-        data=given.data,
+        data=Path(folder) if folder else None,
+        extra_data=Path(given.extra_data) if given.extra_data not in (None, "none") else None,
         overrides=overrides,
         init_file=init_file,
         zero_stage=given.zero,
@@ -98,8 +114,24 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="registry name (architecture.dataset_threat.method) or a JSON recipe file",
     )
-    add("--out", type=Path, required=True, metavar="RUN", help="run folder: config, log, checkpoints, model")
-    add("--data", type=Path, metavar="DIR", help="root folder of the dataset (not needed for digits)")
+    add(
+        "--out",
+        type=Path,
+        metavar="RUN",
+        help="run folder: config, log, checkpoints, model (default: runs/ and the name of the recipe)",
+    )
+    add(
+        "--data",
+        metavar="[KEY:]DIR",
+        help="root folder of the dataset (not needed for digits); with KEY, such as cifar10jpg:DIR, that of "
+        "another dataset of the same shape and number of classes, which makes it a changed recipe",
+    )
+    add(
+        "--extra-data",
+        metavar="PATH|none",
+        help=".npz of generated images (arrays image and label) for recipes that mix them in; none: train "
+        "without, a changed recipe",
+    )
     add("--zero", type=_zero_stage, default=1, metavar="0|1|2", help="ZeRO stage (default 1)")
     add(
         "--micro-batch",
@@ -127,8 +159,9 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="continue RUN from its newest whole checkpoint (from step 0 if it has none yet)",
     )
-    add("--checkpoint-every", type=_positive, metavar="N", help="optimizer steps (default: 1/20 of the run)")
-    add("--validate-every", type=_positive, metavar="N", help="optimizer steps (default: 1/20 of the run)")
+    every = "optimizer steps (default: 1/20 of the recipe's, and at the end)"
+    add("--checkpoint-every", type=_positive, metavar="N", help=every)
+    add("--validate-every", type=_positive, metavar="N", help=every)
     add("--log-every", type=_positive, default=10, metavar="N", help="optimizer steps (default 10)")
     add("--workers", type=_count, default=2, metavar="N", help="threads that read images ahead (default 2)")
     add(

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: `training` and robustzoo
@@ -23,10 +24,10 @@ from robustzoo.models.folder import FolderError, read_folder, write_folder
 from robustzoo.models.pixel_model import PixelModel, pixel_model
 from robustzoo.registry import Recipe, RecipeError
 from robustzoo.registry.recipes import partial
-from training.run_folder import RunFolder, RunFolderError
+from training.run_folder import AVERAGES, RunFolder, RunFolderError
 
 _PREFIX = "pixel_model."  # the engine wraps FeaturesAndLogits, whose only child this is
-_CHECKED_IMAGES = 16
+_CHECKED_IMAGES = 4
 
 
 class ExportError(ValueError):
@@ -73,6 +74,8 @@ def export_run(run: RunFolder) -> tuple[int, str]:
 def checkpoint_weights(folder: Path) -> dict[str, Tensor]:
     """PixelModel's float32 state in a checkpoint of ZeRO 0, 1 or 2, where every rank holds all weights.
 
+    Where the run averages its weights, the averages.
+
     Raises:
         ExportError: DeepSpeed's file is absent or holds something else.
     """
@@ -89,7 +92,8 @@ def checkpoint_weights(folder: Path) -> dict[str, Tensor]:
             f"{path} holds weights that are not of the model: {', '.join(strays[:4])}. "
             "Export with the robustzoo that trained it"
         )
-    return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()}
+    averages = load_file(folder / AVERAGES) if (folder / AVERAGES).is_file() else {}
+    return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()} | averages
 
 
 @torch.no_grad()

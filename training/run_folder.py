@@ -21,6 +21,7 @@ from typing import Any
 from robustzoo import atomic_files
 
 SCHEMA = "robustzoo.run/1"
+AVERAGES = "averaged_weights.safetensors"  # in a checkpoint of a run that averages its weights
 _TEMPORARY, _DISCARDED, _MANIFEST = ".writing-", ".discarded-", "manifest.json"
 _ANEW = "restore it, or begin a new run in another --out"
 

@@ -5,8 +5,9 @@
     deepspeed training/train.py vit_l16.imagenet_linf.trades_trh --data IMAGENET --out RUN --micro-batch 32
 
 Cost per image, with F a forward pass, B a backward pass to the input, T a full training pass and n the
-recipe's attack steps: AT n (F + B) + T, TRADES F + n (F + B) + 2 T; the trace of the Hessian adds none. The
-run says what that comes to before it starts. ViT-Micro/2 on digits: about 6 minutes on one core.
+recipe's attack steps: AT n (F + B) + T, TRADES F + n (F + B) + 2 T; the trace of the Hessian adds none, AWP
+as much as the training pass. The run says what that comes to before it starts. ViT-Micro/2 on digits: about
+6 minutes on one core.
 
 A recipe holds the science, flags hold the hardware: every layout of a batch over processes and micro-batches
 trains the same model up to rounding. A run that was killed goes on with --resume and ends with the same
@@ -31,17 +32,22 @@ from training.usage import refuse_bad_usage
 if __name__ == "__main__":
     refuse_bad_usage()  # at once: what is imported below takes seconds
 
+from contextlib import nullcontext
+
 import torch
 
-from robustzoo.data import TrainingOrder, augment, load_dataset, training_batches
+from robustzoo.data import augment, cutmix, training_batches
 from robustzoo.models.initial import load_initial
 from robustzoo.models.pixel_model import pixel_model
 from robustzoo.objectives.objective import Objective
-from robustzoo.registry import Recipe
+from robustzoo.objectives.weight_averaging import WeightAverage
+from robustzoo.registry.describe import changes
 from robustzoo.registry.recipes import partial
 from training import processes, zero
 from training.arguments import Job, parse
+from training.data import TrainingData, open_training_data
 from training.export import export_model
+from training.perturbation import perturbed_weights
 from training.progress import Clock, Metrics, say, step_line
 from training.refusals import REFUSALS
 from training.run_folder import RunFolder
@@ -56,46 +62,52 @@ class NonFiniteLoss(ArithmeticError):
 def train(job: Job) -> None:
     """Everything from names to the model folder. Refuses bad input before it writes anything."""
     # ---- What to train, on what, and how it is laid out on this hardware ----------------------------------
-    recipe = job.recipe()
+    data = open_training_data(job.recipe(), job)
+    recipe = data.recipe
     objective = Objective(recipe)
     launch = zero.Launch.fit(recipe, processes.world_size(), job.micro_batch_size, job.zero_stage)
     all_steps = recipe.stop_after or recipe.total_steps
     last_step = min(job.max_steps or all_steps, all_steps)
-    train_set = load_dataset(recipe.dataset, job.data, "train")
-    holdout = load_dataset(recipe.dataset, job.data, "holdout")
 
     # ---- Processes, and whether the run folder may be used ------------------------------------------------
     group = processes.start()
-    run = RunFolder(job.out)
-    settings = snapshot(job, recipe, launch, len(train_set))
+    run = RunFolder(job.run_folder)
+    settings = snapshot(job, data, launch)
     done = group.decide(lambda: run.check(settings, resume=job.resume))
 
     # ---- Initial weights, the same on every rank ----------------------------------------------------------
     torch.manual_seed(job.seed)
     model = pixel_model(recipe)
     model.validate_pixels = False  # data, augmentation and attacks keep to [0, 1]
-    initial = "a checkpoint" if done else load_initial(model.network, job.init_file or recipe.init)
+    initial = "a checkpoint"
+    if not done:
+        start = job.init_file or recipe.init
+        initial = load_initial(model.network, start, kernel_downsampling=recipe.kernel_downsampling)
 
     # ---- Engine, and what a checkpoint restores: weights and optimizer, then random states ----------------
     engine = zero.build_engine(recipe, launch, model, objective.weight_decay)
+    average = None if recipe.swa_decay is None else WeightAverage(model, recipe.swa_decay)
     torch.manual_seed(job.seed + 1 + group.rank)  # for dropout and stochastic depth
     if done:
-        zero.load_state(engine, run.checkpoint(done), group.rank)
+        zero.load_state(engine, run.checkpoint(done), group.rank, average)
     metrics = None
     if group.is_main:
         run.begin(settings)
         metrics = Metrics(run.metrics, done)
-        say(f"{recipe.name}: {len(train_set):,} images, {launch.describe(recipe)}, starting from {initial}")
+        say(f"{recipe.name}: {data.describe()}, {launch.describe(recipe)}, starting from {initial}")
+        for key, value, was in changes(recipe):
+            say(f"changed from {recipe.base_name}: {key} {value} (was {was})")
+        if data.images.shortfall:
+            say(f"not the whole data set, so not a model of its name: {data.images.shortfall}")
         what = f"resuming after step {done:,}" if done else "cost"
         if job.resume and not done:
             what = "resuming at step 0, for there is no whole checkpoint yet"
         say(f"{what}: {expected_cost(recipe, max(last_step - done, 0))}")
 
     # ---- Steps --------------------------------------------------------------------------------------------
-    order = TrainingOrder(len(train_set), recipe.batch_size, job.seed)
     batches = training_batches(
-        train_set,
-        order,
+        data.images,
+        data.order,
         done,
         last_step,
         augmentation=recipe.augmentation,
@@ -104,8 +116,9 @@ def train(job: Job) -> None:
         micro_batch=launch.micro_batch_size,
         workers=job.workers,
     )
-    validation = Validation(recipe, holdout, group, launch.micro_batch_size)
-    twentieth = max(last_step // 20, 1)
+    twentieth = max(recipe.total_steps // 20, 1)
+    validate_every = min(job.validate_every or twentieth, last_step)
+    validation = Validation(recipe, data.holdout, group, launch.micro_batch_size, every=validate_every)
     clock = Clock(done, last_step, recipe.batch_size)
     engine.train()
     for step in range(done, last_step):
@@ -117,12 +130,17 @@ def train(job: Job) -> None:
                 t.to(group.device) if isinstance(t, torch.Tensor) else t for t in next(batches)
             )
             x = augment(x, recipe, job.seed, epochs, ids)
+            if recipe.cutmix:
+                x, y = cutmix(x, y, recipe.num_classes, job.seed, epochs, ids)
             x_adv = objective.attack(model, x, y, step=step, seed=job.seed, epochs=epochs, ids=ids)
-            features, logits = engine(objective.inputs(x, x_adv))
-            terms = objective.terms(features, logits, y, step=step)
-            engine.backward(terms["total"])
+            with perturbed_weights(objective, model, group, x, x_adv, y, step=step):
+                features, logits = engine(objective.inputs(x, x_adv))
+                terms = objective.terms(features, logits, y, step=step)
+                engine.backward(terms["total"])
             gradient_norm = zero.optimizer_step(engine)
             micro_terms.append(torch.stack([value.detach() for value in terms.values()]))
+        if average is not None:
+            average.update()
 
         # ---- What to say and to keep after the step -------------------------------------------------------
         means = dict(zip(terms, group.mean(torch.stack(micro_terms).mean(dim=0)).tolist(), strict=True))
@@ -132,7 +150,7 @@ def train(job: Job) -> None:
             what: (step + 1) % every == 0 or step + 1 == last_step
             for what, every in (
                 ("log", job.log_every),
-                ("validate", job.validate_every or twentieth),
+                ("validate", validate_every),
                 ("checkpoint", job.checkpoint_every or twentieth),
             )
         }
@@ -148,12 +166,13 @@ def train(job: Job) -> None:
             "images_per_second": round(images_per_second, 1),
         }
         if due["validate"]:
-            record |= validation.run(model)
+            with nullcontext() if average is None else average.in_place():  # what is exported is validated
+                record |= validation.run(model)
         if group.is_main:
             metrics.write(step + 1, **record)
             say(step_line(step + 1, last_step, record, seconds_left))
         if due["checkpoint"]:
-            zero.save_state(engine, run.writing(step + 1), group.rank)
+            zero.save_state(engine, run.writing(step + 1), group.rank, average)
             group.barrier()
             group.decide(lambda done=step + 1: run.commit(done))
         clock.restart(step + 1)
@@ -162,15 +181,16 @@ def train(job: Job) -> None:
     if group.is_main:
         metrics.close()
         exported = partial(recipe, steps=last_step)
-        digest = export_model(run.model, exported, zero.trained_weights(engine))
+        digest = export_model(run.model, exported, zero.trained_weights(engine, average))
         if exported != recipe:
             say(f"stopped after {last_step:,} of {recipe.total_steps:,} steps: the model is {exported.name}")
         say(f"exported {run.model} (model.safetensors sha256 {digest})")
     group.barrier()
 
 
-def snapshot(job: Job, recipe: Recipe, launch: zero.Launch, images: int) -> dict[str, Any]:
+def snapshot(job: Job, data: TrainingData, launch: zero.Launch) -> dict[str, Any]:
     """config.json: all that is needed to run this again. What is "fixed" must not change on --resume."""
+    recipe = data.recipe
     return {
         "command": shlex.join(sys.argv),
         "fixed": {
@@ -180,7 +200,8 @@ def snapshot(job: Job, recipe: Recipe, launch: zero.Launch, images: int) -> dict
             "processes": launch.world_size,
             "micro_batch_size": launch.micro_batch_size,
             "zero_stage": launch.zero_stage,
-            "training_images": images,
+            "training_images": len(data.images),
+            "generated_images": data.generated,
         },
         "recipe": recipe.to_json(),
         "deepspeed_config": zero.config(recipe, launch),

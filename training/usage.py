@@ -36,7 +36,8 @@ def check(job: Job) -> None:
     Raises:
         UnknownName, IncompatibleName, RecipeError, RunFolderError, UsageError: in words.
     """
-    dataset = DATASETS[recipe(job.name, job.overrides or None).dataset]
+    made = recipe(job.name, job.overrides or None)
+    dataset = DATASETS[made.training_data]
     if job.init_file is not None and job.initial_weights is None:
         raise UsageError(
             f"--init {job.init_file}: no such file; expected a .safetensors file or a model folder"
@@ -48,8 +49,23 @@ def check(job: Job) -> None:
         )
     if dataset.needs_files and not job.data.expanduser().exists():
         raise UsageError(f"no data at {job.data}; give the folder of {dataset.title} with --data DIR")
+    if made.extra_data != "none" and job.extra_data is None:
+        raise UsageError(
+            f"{made.name} trains on generated images too ({made.extra_fraction:.0%} of a batch): give them "
+            "with --extra-data FILE.npz (arrays image and label), or train without with --extra-data none, "
+            "which is a changed recipe"
+        )
+    if made.extra_data == "none" and job.extra_data is not None:
+        raise UsageError(
+            f"{made.name} has no generated images: leave --extra-data out, or change the recipe with --set "
+            "extra_data=ddpm --set extra_fraction=0.7"
+        )
+    if job.extra_data is not None and not job.extra_data.expanduser().is_file():
+        raise UsageError(
+            f"--extra-data {job.extra_data}: no such file; expected an .npz of images and labels"
+        )
     if _one_machine():  # of several, only that of rank 0 need have the run folder
-        RunFolder(job.out).check_place(resume=job.resume)
+        RunFolder(job.run_folder).check_place(resume=job.resume)
 
 
 def _one_machine() -> bool:

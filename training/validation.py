@@ -23,12 +23,15 @@ LARGEST = 1000  # images; about 3 percentage points of 95 % interval, at a small
 class Validation:
     """Fixed held-out images and one keyed start per image, so that two readings differ by the model only."""
 
-    def __init__(self, recipe: Recipe, dataset: ImageDataset, processes: Processes, batch_size: int) -> None:
+    def __init__(
+        self, recipe: Recipe, dataset: ImageDataset, processes: Processes, batch_size: int, *, every: int
+    ) -> None:
+        """every: optimizer steps between two readings, for the number of images (`affordable`)."""
         self.recipe = recipe
         self.dataset = dataset
         self.processes = processes
         self.batch_size = batch_size
-        self.ids = evaluation_subset(dataset, min(len(dataset), LARGEST)).indices
+        self.ids = evaluation_subset(dataset, min(len(dataset), affordable(recipe, every))).indices
 
     def run(self, model: PixelModel) -> dict[str, float]:
         """clean_accuracy and pgd10_accuracy in [0, 1]; every rank must call it and gets the same answer."""
@@ -63,3 +66,13 @@ class Validation:
                 torch.tensor(labels).to(device),
                 torch.tensor(ids).to(device),
             )
+
+
+def affordable(recipe: Recipe, every: int) -> int:
+    """Images of a reading: as many as cost a tenth of `every` steps' attacks, at least a batch, at most
+    LARGEST.
+
+    So that a trial of a few steps of a large network is no validation with a few steps of training.
+    """
+    tenth = every * recipe.batch_size * recipe.attack_steps // (10 * STEPS)
+    return min(max(tenth, recipe.batch_size), LARGEST)

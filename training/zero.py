@@ -11,11 +11,14 @@ import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.utils import logger as deepspeed_logger
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from robustzoo.models.pixel_model import PixelModel
+from robustzoo.objectives.weight_averaging import WeightAverage
 from robustzoo.registry import Recipe
 from robustzoo.registry.catalog import ARCHITECTURES
+from training.run_folder import AVERAGES
 
 # Elements per gradient bucket: a quarter of the network, so that even a tiny one is reduced in pieces,
 # between 2^14 (below it a message costs more than its content) and 50M (200 MB in float32).
@@ -165,14 +168,19 @@ def optimizer_step(engine) -> float | None:
     return float(norm)
 
 
-def save_state(engine, folder: Path, rank: int) -> None:
-    """Write weights, optimizer state and this rank's random state into `folder`; every rank must call it."""
+def save_state(engine, folder: Path, rank: int, average: WeightAverage | None = None) -> None:
+    """Write weights, their average, optimizer state and this rank's random state into `folder`.
+
+    Every rank must call it; the average, the same on all of them, is written by rank 0.
+    """
     engine.save_checkpoint(str(folder.parent), tag=folder.name, save_latest=False)
     state = {"cpu": torch.get_rng_state(), "device": get_accelerator().get_rng_state()}
     torch.save(state, folder / f"random_state_rank{rank:05d}.pt")
+    if average is not None and rank == 0:
+        save_file({name: t.cpu().contiguous() for name, t in average.state().items()}, folder / AVERAGES)
 
 
-def load_state(engine, folder: Path, rank: int) -> None:
+def load_state(engine, folder: Path, rank: int, average: WeightAverage | None = None) -> None:
     """Read what `save_state` wrote, on the same number of processes.
 
     DeepSpeed's files are pickles, which can run code when opened: read them only from your own run folder.
@@ -185,8 +193,13 @@ def load_state(engine, folder: Path, rank: int) -> None:
     state = torch.load(folder / f"random_state_rank{rank:05d}.pt", weights_only=True, map_location="cpu")
     torch.set_rng_state(state["cpu"])
     get_accelerator().set_rng_state(state["device"])
+    if average is not None:
+        average.load(load_file(folder / AVERAGES))
 
 
-def trained_weights(engine) -> dict[str, Tensor]:
-    """The PixelModel's float32 state by name; in ZeRO 0 to 2 every rank's own module holds all of it."""
-    return engine.module.pixel_model.state_dict()
+def trained_weights(engine, average: WeightAverage | None = None) -> dict[str, Tensor]:
+    """What is exported: PixelModel's float32 state by name, averaged where the recipe averages weights.
+
+    In ZeRO 0 to 2 every rank's own module holds all of it.
+    """
+    return engine.module.pixel_model.state_dict() | ({} if average is None else average.state())

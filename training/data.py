@@ -1,0 +1,55 @@
+"""The images of a run: originals, generated ones mixed in, their order, and those held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from robustzoo.data import ImageDataset, MixedImages, MixedOrder, TrainingOrder, load_dataset
+from robustzoo.data.readers.generated import GeneratedImages
+from robustzoo.registry import Recipe
+from robustzoo.registry.recipes import partial
+from training.arguments import Job
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a run reads.
+
+    Attributes:
+        recipe: the recipe asked for, or where only a part of its data is at hand the one of that part.
+        images: the training images, with generated ones behind the originals where the recipe has them.
+        order: which of them make up the batch of a step.
+        holdout: images kept out of training, to choose by.
+        generated: how many of `images` are generated.
+    """
+
+    recipe: Recipe
+    images: ImageDataset
+    order: TrainingOrder | MixedOrder
+    holdout: ImageDataset
+    generated: int = 0
+
+    def describe(self) -> str:
+        """One line for people."""
+        what = f"{len(self.images):,} images"
+        if self.generated:
+            what += f", {self.generated:,} of them generated ({self.recipe.extra_fraction:.0%} of a batch)"
+        return what
+
+
+def open_training_data(recipe: Recipe, job: Job) -> TrainingData:
+    """Open the images that `recipe` trains on, from the folders of the command line.
+
+    Raises:
+        DataError, MissingData: absent, damaged or unfitting data.
+    """
+    images = load_dataset(recipe.training_data, job.data, "train")
+    holdout = load_dataset(recipe.training_data, job.data, "holdout")
+    if not images.complete:
+        recipe = partial(recipe, images=len(images))
+    data = TrainingData(recipe, images, TrainingOrder(len(images), recipe.batch_size, job.seed), holdout)
+    if recipe.extra_data == "none":
+        return data
+    generated = GeneratedImages(job.extra_data, images.image_shape, images.num_classes)
+    order = MixedOrder(len(images), len(generated), recipe.batch_size, recipe.extra_fraction, job.seed)
+    return replace(data, images=MixedImages(images, generated), order=order, generated=len(generated))
