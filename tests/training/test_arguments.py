@@ -79,11 +79,10 @@ def test_a_local_file_is_a_change_of_the_recipe(tmp_path):
         (["--max-steps", "0"], "at least 1, got '0'"),
         (["--micro-batch", "-4"], "micro-batch"),
         (["--seed", "1.5"], "whole number from 0"),
-        ([], "--out"),
     ],
 )
 def test_usage_errors(flags, words, capsys):
-    out = ["--out", "run"] if flags else []
+    out = ["--out", "run"]
     with pytest.raises(SystemExit) as stop:
         parse([NAME, *out, *flags])
     assert stop.value.code == 2
