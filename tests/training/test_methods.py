@@ -34,7 +34,18 @@ def test_the_methods_are_those_of_the_paper():
 def test_fifty_steps_of_every_method_on_two_ranks(subprocess_environment, tmp_path):
     """The recipes themselves, cut to a batch of 16: ZeRO 1, finite, weights of their own, a model that
     loads."""
-    flags = "--batch-size 16 --max-steps 50 --zero 1 --log-every 1 --checkpoint-every 1000".split()
+    flags = [
+        "--batch-size",
+        "16",
+        "--max-steps",
+        "50",
+        "--zero",
+        "1",
+        "--log-every",
+        "1",
+        "--checkpoint-every",
+        "1000",
+    ]
     lists = [[name, *flags, "--out", str(tmp_path / name)] for name in ALONE + TOGETHER]
     command = [sys.executable, str(ROOT / "tests/training/many_runs.py"), json.dumps(lists)]
     with socket.socket() as probe:
