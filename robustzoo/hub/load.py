@@ -67,8 +67,8 @@ def load(
             model = read_folder(folder)
             if registered is not None and model.name != registered.recipe.name:
                 raise FolderError(
-                    f"{folder} is pinned as {registered.recipe.name} but holds {model.name}; reinstall the package "
-                    "robustzoo, and report this if it stays"
+                    f"{folder} is pinned as {registered.recipe.name} but holds {model.name}; reinstall the "
+                    "package that brings it, and report this if it stays"
                 )
             return model
         wanted = read_recipe(folder)
