@@ -97,7 +97,7 @@ def resolve_folder(
         if registered.weights is None:
             raise NotPublished(
                 f"no weights of {registered.name} are published. Train them:\n"
-                f"  {training_command(registered.recipe)}\n"
+                f"  {training_command(registered.recipe, registered.name)}\n"
                 f"or build it with random weights: robustzoo.load({registered.name!r}, pretrained=False)"
             )
         return _pinned_folder(registered, cache_dir, local_files_only, token)
