@@ -1,7 +1,7 @@
 """Robust losses per sample, in float32 at least, whatever the network runs in.
 
-Notation: logits `g: (B, K)` of the clean and `ga: (B, K)` of the adversarial image; labels `y`, int64 (B,), or
-where the text says so also soft ones, float (B, K) with rows that sum to 1.
+Notation: logits `g: (B, K)` of the clean and `ga: (B, K)` of the adversarial image; labels `y`, int64
+(B,), or where the text says so also soft ones, float (B, K) with rows that sum to 1.
 """
 
 from __future__ import annotations
@@ -41,9 +41,16 @@ def squared_softmax_distance(log_s: Tensor, log_sa: Tensor) -> Tensor:
 def runner_up_margin(logits: Tensor, y: Tensor) -> Tensor:
     """-log(1 - max_{k != y} s_k), (B,): the margin term of MART's boosted cross-entropy (Wang et al. 2020).
 
-    1 - s_kappa is the sum of the other classes' softmax, taken as a log-sum-exp: exact where s_kappa is
-    near 1. y: int64 (B,).
+    y: int64 (B,).
     """
     log_s = log_softmax(logits)
     others = log_s.scatter(-1, y.unsqueeze(-1), -torch.inf)
-    return -log_s.scatter(-1, others.argmax(-1, keepdim=True), -torch.inf).logsumexp(-1)
+    return -log_rest(log_s, others.argmax(-1))
+
+
+def log_rest(log_s: Tensor, classes: Tensor) -> Tensor:
+    """log(1 - s_k), (B,), of a log-softmax output (B, K) and one class k a sample, int64 (B,).
+
+    The log-sum-exp of the other classes: 1 - s_k itself would lose its digits where s_k is near 1.
+    """
+    return log_s.scatter(-1, classes.unsqueeze(-1), -torch.inf).logsumexp(-1)

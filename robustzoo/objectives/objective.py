@@ -4,9 +4,10 @@ One training step is `attack`, one engine call on `inputs`, then `terms`:
 
     loss = robust loss + lambda(t) * batch mean of Tr Hess  (+ gamma |theta|^2)
 
-With AWP (`ascends`) the step is taken at weights perturbed along `ascent`. The last term is the optimizer's coupled weight decay `Objective.weight_decay`: the gradient of
-gamma |theta|^2 is 2 gamma theta, so the update is that of the printed objective at no cost. In a TrH recipe
-gamma takes the place of `l2_reg`; they never add up.
+With AWP (`ascends`) the gradient is taken at weights perturbed along `ascent`. The last term is the
+optimizer's coupled weight decay `Objective.weight_decay`: the gradient of gamma |theta|^2 is 2 gamma theta,
+so the update is that of the printed objective at no cost. In a TrH recipe gamma takes the place of `l2_reg`;
+they never add up.
 """
 
 from __future__ import annotations
@@ -131,6 +132,7 @@ class Objective:
 
         Raises:
             ValueError: not as many rows as `inputs` gives.
+            SoftLabelError: soft labels with MART, which needs one class an image.
         """
         rows = len(y) * (2 if self.needs_clean else 1)
         if len(features) != rows or len(logits) != rows:

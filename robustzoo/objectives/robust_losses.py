@@ -1,8 +1,8 @@
 """The robust loss of a training step: AT, TRADES, ALP and MART, each with or without S2O, as batch means.
 
-Every function takes the recipe, logits of the clean and of the adversarial image, (B, K) each (`g` is None where
-the method does not look at clean images), and labels, int64 (B,) or soft, float (B, K); MART takes int64 only.
-It returns named terms, scalars with gradients, of which "robust" is what is minimised.
+Every function takes the recipe, logits of the clean and of the adversarial image, (B, K) each (`g` is None
+where the method does not look at clean images), and labels, int64 (B,) or soft, float (B, K); MART takes
+int64 only. It returns named terms, scalars with gradients, of which "robust" is what is minimised.
 
 `recipe.loss_stop_gradient`: the clean softmax is a constant of the term that compares the two softmaxes.
 """
@@ -17,6 +17,7 @@ from torch import Tensor
 from robustzoo.objectives.losses import (
     cross_entropy,
     kl_divergence,
+    log_rest,
     log_softmax,
     runner_up_margin,
     squared_softmax_distance,
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
     from robustzoo.registry import Recipe
 
 Terms = dict[str, Tensor]
+
+
+class SoftLabelError(ValueError):
+    """Mixed labels for a loss that singles out the true class."""
+
+    def __init__(self, y: Tensor) -> None:
+        super().__init__(
+            f"labels are soft, {y.dtype} of shape {tuple(y.shape)}; loss mart expects one class an image, "
+            "int64 (B,): train without cutmix (cutmix=false), or with another loss"
+        )
 
 
 def at(recipe: Recipe, g: Tensor | None, ga: Tensor, y: Tensor) -> Terms:
@@ -55,12 +66,16 @@ def mart(recipe: Recipe, g: Tensor, ga: Tensor, y: Tensor) -> Terms:
     """CE - log(1 - max_{k != y} s'_k) + loss_weight (1 - s_y) KL(s || s') (Wang et al. 2020).
 
     The cross-entropy acts on the adversarial logits, or with mart_bce_input "clean" on the clean ones.
+
+    Raises:
+        SoftLabelError: soft labels.
     """
+    if y.is_floating_point():
+        raise SoftLabelError(y)
     ce = cross_entropy(ga if recipe.mart_bce_input == "adv" else g, y).mean()
     margin = runner_up_margin(ga, y).mean()
     log_s = _clean_side(recipe, g)
-    hardness = 1.0 - log_s.gather(-1, y.unsqueeze(-1)).squeeze(-1).exp()
-    weighted = (hardness * kl_divergence(log_s, log_softmax(ga))).mean()
+    weighted = (log_rest(log_s, y).exp() * kl_divergence(log_s, log_softmax(ga))).mean()
     terms = {"robust": ce + margin, "boosted_ce": ce, "margin": margin}
     return _plus(recipe, terms, "weighted_kl", weighted)
 

@@ -1,15 +1,14 @@
 """S2O (Jin et al. 2022, "Enhancing Adversarial Training with Second-Order Statistics of Weights").
 
-In its authors' released form: soft targets from the second moments of a batch's logits. The moments are those of
-the logits at hand, one micro-batch on one rank, for clean and adversarial logits apart: with S2O, accumulation
-and more ranks change the result.
+In its authors' released form: soft targets from the second moments of a batch's logits. The moments are those
+of the logits at hand, one micro-batch on one rank, for clean and adversarial logits apart: with S2O,
+accumulation and more ranks change the result.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from robustzoo.objectives.losses import log_softmax
 
@@ -23,11 +22,13 @@ def soft_targets(logits: Tensor, diagonal: float) -> Tensor:
     all others of a row are equal to its minimum, they share 1 - c equally.
     """
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    unlikeness = -(z.T @ z).abs()
+    with torch.autocast(z.device.type, enabled=False):  # it would lower the product to half precision
+        unlikeness = -(z.T @ z).abs()
     rest = (unlikeness - unlikeness.amin(1, keepdim=True)).fill_diagonal_(0.0)
     total = rest.sum(1, keepdim=True)
     equal = (1.0 - torch.eye(len(rest), dtype=rest.dtype, device=rest.device)) / max(len(rest) - 1, 1)
-    shares = torch.where(total > 0, rest / total.clamp_min(torch.finfo(rest.dtype).tiny), equal)
+    tiny = torch.finfo(rest.dtype).tiny
+    shares = torch.where(total >= tiny, rest / total.clamp_min(tiny), equal)
     return (shares * (1.0 - diagonal)).fill_diagonal_(diagonal)
 
 
@@ -41,6 +42,6 @@ def s2o_loss(g: Tensor, ga: Tensor, y: Tensor, diagonal: float) -> Tensor:
 
 def _half(logits: Tensor, y: Tensor, diagonal: float) -> Tensor:
     matrix = soft_targets(logits, diagonal)
-    labels = y if y.is_floating_point() else one_hot(y, logits.shape[-1])
-    target = labels.to(matrix.dtype) @ matrix
+    with torch.autocast(logits.device.type, enabled=False):
+        target = y.to(matrix.dtype) @ matrix if y.is_floating_point() else matrix[y]
     return (torch.special.xlogy(target, target) - target * log_softmax(logits)).sum(-1)

@@ -30,11 +30,19 @@ def perturbations(
 ) -> Iterator[Tensor]:
     """v = delta |w| d / |d| for every weight w and direction d of its shape, one after the other.
 
-    |v| = delta |w| exactly, up to rounding; v is 0 where d is, or is not finite.
+    |v| = delta |w| up to rounding, however small d is; v is 0 where all of d is. A d that is not finite
+    makes v NaN, so that the loss at w + v tells of it.
     """
     for weight, direction in zip(parameters, directions, strict=True):
-        scale = delta * torch.linalg.vector_norm(weight) / torch.linalg.vector_norm(direction)
-        yield direction * torch.nan_to_num(scale, nan=0.0, posinf=0.0)
+        largest = direction.abs().amax()
+        # Scaled first: the squares of small gradients would be 0 in float32.
+        scaled = direction / torch.where(largest == 0, 1.0, largest)
+        yield scaled * (delta * _norm(weight) / _norm(scaled).clamp_min(1.0))
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    """|tensor|, row by row: one float32 sum over millions of squares would lose the fourth digit."""
+    return torch.linalg.vector_norm(torch.linalg.vector_norm(tensor.flatten(1), dim=1))
 
 
 @contextmanager
