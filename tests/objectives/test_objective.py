@@ -3,84 +3,47 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from robustzoo.attacks.projections import in_ball
-from robustzoo.models import PixelModel, build_network
 from robustzoo.objectives import Objective, ObjectiveError
-from robustzoo.registry import ThreatModel, all_names, recipe
+from robustzoo.registry import all_names, recipe
+from tests.objectives.small import (
+    ALP,
+    AT,
+    AWP,
+    FOUR,
+    MART,
+    S2O,
+    TRADES,
+    TRH,
+    TwoLayers,
+    batch,
+    make_recipe,
+    tiny_vit,
+)
 
-AT = {"loss": "at", "attack_start": "uniform", "attack_loss": "ce"}
-TRADES = {"loss": "trades", "attack_start": "gaussian", "attack_loss": "kl"}
-TRH = {"defences": ("trh",)}
-LOSSES = pytest.mark.parametrize("loss", [AT, TRADES], ids=["at", "trades"])
-
-
-def make_recipe(*parts, **changes):
-    """The fields an objective reads, with TrH values that are visible in every term."""
-    fields = {
-        "defences": (),
-        "threat_model": ThreatModel.parse("linf:0.1"),
-        "total_steps": 100,
-        "l2_reg": 5e-4,
-        "attack_steps": 5,
-        "attack_warmup_steps": 0,
-        "attack_step_ratio": 2.5,
-        "loss_weight": 6.0,
-        "mart_bce_input": "adv",
-        "s2o_weight": None,
-        "s2o_diagonal": None,
-        "awp_delta": None,
-        "awp_warmup_steps": None,
-        "loss_stop_gradient": False,
-        "trh_lambda": 0.3,
-        "trh_schedule": "constant",
-        "trh_gamma": 1e-3,
-        "trh_stop_gradient": True,
-    }
-    for part in parts:
-        fields |= part
-    return SimpleNamespace(**(fields | changes))
-
-
-def tiny_vit() -> PixelModel:
-    torch.manual_seed(0)
-    return PixelModel(build_network("vit_micro2", 8, 1, 10), (0.3,), (0.37,))
-
-
-class TwoLayers(nn.Module):
-    """Pixels (B, 6) to features (B, 4) to logits (B, 3), in float64 and without a bias at the top."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.body = nn.Sequential(nn.Linear(6, 4), nn.Tanh()).double()
-        self.head = nn.Linear(4, 3, bias=False).double()
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.body(x)
-        return features, self.head(features)
-
-
-def batch():
-    generator = torch.Generator().manual_seed(2)
-    x = torch.rand(5, 6, generator=generator, dtype=torch.float64)
-    x_adv = (x + 0.3 * torch.randn(5, 6, generator=generator, dtype=torch.float64)).clamp(0, 1)
-    return x, x_adv, torch.tensor([0, 2, 1, 1, 0])
+LOSSES = pytest.mark.parametrize("loss", FOUR, ids=lambda loss: loss["loss"])
 
 
 def robust_loss(recipe, g: Tensor, ga: Tensor, y: Tensor, stop_kl: bool) -> Tensor:
     """The loss of one sample, written plainly."""
+    clean, sa = g.softmax(-1), ga.softmax(-1)
+    s = clean.detach() if stop_kl else clean
+    classes = range(len(s))
     if recipe.loss == "at":
-        return -torch.log(ga.softmax(-1))[y]
-    s = g.softmax(-1).detach() if stop_kl else g.softmax(-1)
-    divergence = sum(s[k] * (torch.log(s[k]) - torch.log(ga.softmax(-1)[k])) for k in range(len(s)))
-    return -torch.log(g.softmax(-1))[y] + recipe.loss_weight * divergence
+        return -torch.log(sa[y])
+    if recipe.loss == "alp":
+        return -torch.log(sa[y]) + recipe.loss_weight * sum((s[k] - sa[k]) ** 2 for k in classes)
+    divergence = sum(s[k] * (torch.log(s[k]) - torch.log(sa[k])) for k in classes)
+    if recipe.loss == "trades":
+        return -torch.log(clean[y]) + recipe.loss_weight * divergence
+    runner_up = max((k for k in classes if k != y), key=lambda k: sa[k].item())
+    boosted = -torch.log((sa if recipe.mart_bce_input == "adv" else clean)[y]) - torch.log(1 - sa[runner_up])
+    return boosted + recipe.loss_weight * (1 - s[y]) * divergence
 
 
 def reference(recipe, model: TwoLayers, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
@@ -100,15 +63,23 @@ def reference(recipe, model: TwoLayers, x: Tensor, x_adv: Tensor, y: Tensor) -> 
     return total / len(y) + recipe.trh_gamma * sum(p.square().sum() for p in model.parameters())
 
 
+PARTS = {
+    "at": set(),
+    "trades": {"clean_ce", "kl"},
+    "alp": {"adversarial_ce", "pairing"},
+    "mart": {"boosted_ce", "margin", "weighted_kl"},
+}
+
+
 def step_terms(objective: Objective, model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor, step: int = 7):
     return objective.terms(*model(objective.inputs(x, x_adv)), y, step=step)
 
 
-@LOSSES
-@pytest.mark.parametrize("kl_stop", [False, True])
+@pytest.mark.parametrize("loss", [*FOUR, MART | {"mart_bce_input": "clean"}], ids=lambda loss: loss["loss"])
+@pytest.mark.parametrize("loss_stop", [False, True])
 @pytest.mark.parametrize("trh_stop", [False, True])
-def test_a_whole_step_equals_the_written_out_objective(loss, kl_stop, trh_stop):
-    recipe = make_recipe(loss, TRH, loss_stop_gradient=kl_stop, trh_stop_gradient=trh_stop)
+def test_a_whole_step_equals_the_written_out_objective(loss, loss_stop, trh_stop):
+    recipe = make_recipe(loss, TRH, loss_stop_gradient=loss_stop, trh_stop_gradient=trh_stop)
     x, x_adv, y = batch()
     ours, theirs = TwoLayers(), TwoLayers()
     objective = Objective(recipe)
@@ -134,15 +105,29 @@ def test_terms_add_up(loss):
     model = TwoLayers()
     base = step_terms(Objective(make_recipe(loss)), model, x, x_adv, y)
     trh = step_terms(Objective(make_recipe(loss, TRH, trh_schedule="linear")), model, x, x_adv, y, step=50)
-    parts = {"clean_ce", "kl"} if loss is TRADES else set()
+    parts = PARTS[loss["loss"]]
     assert base.keys() == {"total", "robust"} | parts
     assert trh.keys() == {"total", "robust", "trace", "trh"} | parts
     assert torch.equal(base["total"], base["robust"]) and torch.equal(base["robust"], trh["robust"])
     assert trh["trace"] > 0
     torch.testing.assert_close(trh["trh"], 0.15 * trh["trace"])
     torch.testing.assert_close(trh["total"], trh["robust"] + trh["trh"])
-    if parts:
-        torch.testing.assert_close(base["robust"], base["clean_ce"] + 6.0 * base["kl"])
+    weights = {"kl": 6.0, "pairing": 6.0, "weighted_kl": 6.0}
+    total = sum(weights.get(part, 1.0) * base[part] for part in parts or {"robust"})
+    torch.testing.assert_close(base["robust"], total)
+
+
+@pytest.mark.parametrize("loss", [AT, TRADES, ALP], ids=lambda loss: loss["loss"])
+def test_terms_with_s2o_add_up(loss):
+    """(1 - alpha) CE + alpha S2O, and the loss's second term at its full weight."""
+    x, x_adv, y = batch()
+    terms = step_terms(Objective(make_recipe(loss, S2O)), TwoLayers(), x, x_adv, y)
+    ce = "clean_ce" if loss is TRADES else "adversarial_ce"
+    second = {"trades": "kl", "alp": "pairing"}.get(loss["loss"])
+    assert terms.keys() == {"total", "robust", ce, "s2o"} | ({second} if second else set())
+    expected = 0.7 * terms[ce] + 0.3 * terms["s2o"] + (6.0 * terms[second] if second else 0.0)
+    torch.testing.assert_close(terms["robust"], expected)
+    assert terms["s2o"] > 0
 
 
 def test_trades_by_hand():
@@ -191,78 +176,14 @@ def test_gamma_replaces_the_l2_regularisation():
     assert term.item() == pytest.approx(1e-3 * 31.0) and not term.requires_grad
 
 
-@LOSSES
-@pytest.mark.parametrize("threat", ["linf:0.1", "l2:1"])
-def test_attack_stays_in_the_ball_and_leaves_the_model_alone(loss, threat):
-    objective = Objective(make_recipe(loss, threat_model=ThreatModel.parse(threat)))
-    model = tiny_vit()
-    model.head.bias.requires_grad_(False)
-    flags = [p.requires_grad for p in model.parameters()]
-    x, y, ids = torch.rand(6, 1, 8, 8), torch.arange(6), torch.arange(6)
-    x_adv = objective.attack(model, x, y, step=0, seed=0, epochs=torch.zeros(6, dtype=torch.int64), ids=ids)
-    assert x_adv.dtype == torch.float32 and not x_adv.requires_grad
-    assert in_ball(x_adv, x, threat.split(":")[0], ThreatModel.parse(threat).eps).all()
-    assert all(p.grad is None for p in model.parameters())
-    assert [p.requires_grad for p in model.parameters()] == flags
-    assert model.training and model.validate_pixels
-    with torch.no_grad():
-        model.eval()
-        g, ga = model(x), model(x_adv)
-    if loss is AT:
-        rise = nn.functional.cross_entropy(ga, y) - nn.functional.cross_entropy(g, y)
-    else:
-        rise = nn.functional.kl_div(ga.log_softmax(-1), g.softmax(-1), reduction="batchmean")
-    assert rise > 1e-3
-
-
-@LOSSES
-def test_attack_does_not_depend_on_the_batch(loss):
-    objective, model = Objective(make_recipe(loss)), tiny_vit()
-    x, y = torch.rand(6, 1, 8, 8), torch.arange(6)
-    ids, epochs = torch.tensor([40, 3, 77, 8, 1, 100]), torch.tensor([2, 2, 2, 3, 3, 3])
-
-    def attack(rows):
-        return objective.attack(model, x[rows], y[rows], step=0, seed=5, epochs=epochs[rows], ids=ids[rows])
-
-    rows = torch.arange(6)
-    together, order = attack(rows), torch.tensor([3, 5, 1, 0, 4, 2])
-    assert torch.equal(attack(rows), together)
-    assert torch.equal(attack(order), together[order])
-    # Another shape may round differently, and the sign of a gradient near 0 with it: all but a few pixels.
-    halves = torch.cat([attack(rows[:2]), attack(rows[2:])])
-    assert ((halves - together).abs() <= 1e-6).double().mean() > 0.97
-
-
-@LOSSES
-def test_attack_noise_changes_with_epoch_seed_and_sample(loss):
-    objective, model = Objective(make_recipe(loss, attack_steps=1)), tiny_vit()
-    x, y = torch.rand(1, 1, 8, 8).expand(2, 1, 8, 8), torch.tensor([1, 1])
-
-    def attack(seed=0, epoch=0, ids=(3, 3)):
-        epochs = torch.full((2,), epoch)
-        return objective.attack(model, x, y, step=0, seed=seed, epochs=epochs, ids=torch.tensor(ids))
-
-    first = attack()
-    assert torch.equal(first[0], first[1])
-    for other in (attack(seed=1), attack(epoch=1), attack(ids=(4, 4))):
-        assert not torch.equal(other, first)
-
-
-def test_trades_computes_the_clean_softmax_once():
-    calls = []
-    model = tiny_vit()
-    model.register_forward_hook(lambda module, args, output: calls.append(args[0].requires_grad))
-    x, ids = torch.rand(2, 1, 8, 8), torch.arange(2)
-    Objective(make_recipe(TRADES)).attack(
-        model, x, ids, step=0, seed=0, epochs=torch.zeros_like(ids), ids=ids
-    )
-    assert calls == [False] + [True] * 5
-
-
 def test_inputs_are_one_batch():
     x, x_adv, _ = batch()
-    assert Objective(make_recipe(AT)).inputs(x, x_adv) is x_adv
-    assert torch.equal(Objective(make_recipe(TRADES)).inputs(x, x_adv), torch.cat((x, x_adv)))
+    for parts in ((AT,), (AT, TRH), (AT, AWP)):
+        objective = Objective(make_recipe(*parts))
+        assert not objective.needs_clean and objective.inputs(x, x_adv) is x_adv
+    for parts in ((TRADES,), (ALP,), (MART,), (AT, S2O)):
+        objective = Objective(make_recipe(*parts))
+        assert objective.needs_clean and torch.equal(objective.inputs(x, x_adv), torch.cat((x, x_adv)))
     with pytest.raises(ValueError, match="10 rows"):
         Objective(make_recipe(TRADES)).terms(torch.zeros(5, 4), torch.zeros(5, 3), batch()[2], step=0)
 
@@ -270,8 +191,8 @@ def test_inputs_are_one_batch():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss": "mart"}, "loss 'mart'.*at, trades"),
-        ({"defences": ("trh", "awp")}, "defence 'awp'.*trh"),
+        ({"loss": "hat"}, "loss 'hat'.*at, trades, alp, mart"),
+        ({"defences": ("trh", "sam")}, "defence 'sam'.*trh, s2o, awp, swa"),
         ({"attack_start": "zero"}, "attack_start 'zero'"),
         ({"attack_loss": "dlr"}, "attack_loss 'dlr'"),
         ({"defences": ("trh",), "trh_schedule": "cosine"}, "trh_schedule 'cosine'.*multistep"),
@@ -282,16 +203,23 @@ def test_what_no_objective_offers_is_named(changes, message):
         Objective(make_recipe(AT, changes))
 
 
-@pytest.mark.parametrize("name", all_names())
-def test_every_recipe_of_the_registry_has_an_objective(name):
-    r = recipe(name)
-    objective = Objective(r)
-    assert objective.needs_clean == (r.loss == "trades")
-    assert objective.weight_decay == 2 * (r.trh_gamma if "trh" in r.defences else r.l2_reg) > 0
-    assert (objective.trh_lambda(r.total_steps - 1) > 0) == ("trh" in r.defences)
+def test_every_recipe_of_the_registry_has_an_objective():
+    for name in all_names():
+        r = recipe(name)
+        objective = Objective(r)
+        assert objective.needs_clean == (r.loss != "at" or "s2o" in r.defences), name
+        assert objective.weight_decay == 2 * (r.trh_gamma if "trh" in r.defences else r.l2_reg), name
+        assert (objective.trh_lambda(r.total_steps - 1) > 0) == ("trh" in r.defences), name
+        assert objective.ascends(r.total_steps - 1) == ("awp" in r.defences), name
 
 
-@pytest.mark.parametrize("name", [name for name in all_names() if name.startswith("vit_micro2.")])
+def test_awp_waits_for_its_warm_up():
+    objective = Objective(make_recipe(AT, AWP, awp_warmup_steps=3))
+    assert [objective.ascends(step) for step in range(5)] == [False, False, False, True, True]
+    assert not Objective(make_recipe(AT)).ascends(99)
+
+
+@pytest.mark.parametrize("name", [name for name in all_names() if name.startswith("vit_micro2.digits_linf.")])
 def test_a_training_step_of_a_registry_recipe(name):
     r = recipe(name)
     objective, model = Objective(r), tiny_vit()
@@ -303,19 +231,3 @@ def test_a_training_step_of_a_registry_recipe(name):
     terms["total"].backward()
     assert all(term.isfinite() for term in terms.values())
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-
-
-def test_the_radius_grows_to_epsilon_and_stays():
-    objective = Objective(make_recipe(AT, attack_warmup_steps=4))
-    radii = [str(objective.threat_model(step).epsilon) for step in range(6)]
-    assert radii == ["1/40", "1/20", "3/40", "1/10", "1/10", "1/10"]
-    assert Objective(make_recipe(AT)).threat_model(0).epsilon == Fraction(1, 10)
-
-
-@LOSSES
-def test_the_attack_keeps_to_the_radius_of_its_step(loss):
-    objective, model = Objective(make_recipe(loss, attack_warmup_steps=4)), tiny_vit()
-    x, ids = torch.full((4, 1, 8, 8), 0.5), torch.arange(4)
-    for step, radius in ((0, 0.025), (3, 0.1)):
-        x_adv = objective.attack(model, x, ids, step=step, seed=0, epochs=torch.zeros_like(ids), ids=ids)
-        assert (x_adv - x).abs().amax().item() == pytest.approx(radius, abs=1e-6)
