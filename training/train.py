@@ -124,21 +124,21 @@ def train(job: Job) -> None:
     for step in range(done, last_step):
         rate = learning_rate(recipe, step)
         zero.set_learning_rate(engine, rate)
-        micro_terms = []
+        micro_batches, micro_terms = [], []
         for _ in range(launch.accumulation(recipe)):
-            _, epochs, ids, x, y = (
-                t.to(group.device) if isinstance(t, torch.Tensor) else t for t in next(batches)
-            )
+            epochs, ids, x, y = (tensor.to(group.device) for tensor in next(batches)[1:])
             x = augment(x, recipe, job.seed, epochs, ids)
             if recipe.cutmix:
                 x, y = cutmix(x, y, recipe.num_classes, job.seed, epochs, ids)
             x_adv = objective.attack(model, x, y, step=step, seed=job.seed, epochs=epochs, ids=ids)
-            with perturbed_weights(objective, model, group, x, x_adv, y, step=step):
+            micro_batches.append((x, x_adv, y))
+        with perturbed_weights(objective, model, group, micro_batches, step=step):
+            for x, x_adv, y in micro_batches:
                 features, logits = engine(objective.inputs(x, x_adv))
                 terms = objective.terms(features, logits, y, step=step)
-                engine.backward(terms["total"])
-            gradient_norm = zero.optimizer_step(engine)
-            micro_terms.append(torch.stack([value.detach() for value in terms.values()]))
+                zero.backward(engine, terms["total"])
+                micro_terms.append(torch.stack([value.detach() for value in terms.values()]))
+        gradient_norm = zero.optimizer_step(engine)
         if average is not None:
             average.update()
 

@@ -121,6 +121,17 @@ def test_awp_steps_to_other_weights_and_leaves_no_trace_before_its_warm_up(train
     assert any(not torch.equal(base[name], awp[name]) for name in base)
 
 
+def test_accumulation_does_not_change_awp(train, tmp_path, weights):
+    runs = []
+    for flags in ([], ["--micro-batch", "4"]):
+        out = tmp_path / f"run{len(flags)}"
+        arguments = [f"{DIGITS}.trades_awp", *small(), *_sgd_without_trh(), "--set", "awp_delta=0.01", *flags]
+        assert train([*arguments, "--max-steps", "2", "--out", str(out)]) == 0
+        runs.append(weights(out / "model"))
+    for name in runs[0]:
+        torch.testing.assert_close(runs[0][name], runs[1][name], rtol=0, atol=1e-5)
+
+
 def test_other_data_and_generated_images_are_asked_for_in_words(train, tmp_path, capsys, shared):
     name = "vit_ti4.cifar10_linf.at_base"
     data = f"cifar10jpg:{shared / 'data/cifar10jpg'}"
