@@ -118,6 +118,12 @@ def top_layer_trace(model: PixelModel, points: Points, *, stop_gradient: bool = 
     return traces.mean().item()
 
 
+@torch.no_grad()
+def square_norm(model: PixelModel) -> float:
+    """|theta|^2 over all parameters, summed in float64."""
+    return sum(p.double().square().sum().item() for p in model.parameters())
+
+
 def _recipe(model: PixelModel) -> Recipe:
     if model.recipe is None:
         raise ModelLossError("the model has no recipe, so its loss is unknown; load it by name or folder")
