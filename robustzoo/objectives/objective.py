@@ -21,15 +21,15 @@ from torch import Tensor, nn
 from robustzoo import keyed_noise
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.pgd import at_least_float32, pgd, uniform_start
-from robustzoo.objectives import trace_of_hessian
 from robustzoo.objectives.losses import cross_entropy, kl_divergence, log_softmax
+from robustzoo.objectives.robust_losses import LOSSES, Outputs, needs_clean, robust_terms, trace
+from robustzoo.objectives.schedules import SCHEDULES
 from robustzoo.registry.threat_model import ThreatModel
 
 if TYPE_CHECKING:
     from robustzoo.registry import Recipe
 
-LOSSES = ("at", "trades")
-DEFENCES = ("trh",)
+DEFENCES = ("trh", "s2o", "awp", "swa")
 PURPOSE = "train-attack"
 GAUSSIAN_START = 0.001  # standard deviation in pixel units; source: the TRADES release
 
@@ -42,14 +42,17 @@ class ObjectiveError(ValueError):
 
 
 class Objective:
-    """AT (Madry et al. 2018) or TRADES (Zhang et al. 2019), with or without the trace of the Hessian.
+    """AT, TRADES, ALP or MART (see `robust_losses`), with or without S2O and the trace of the Hessian.
+
+    AWP and SWA act on the weights around a step: see `weight_perturbation` and `weight_averaging`.
 
     Args:
         recipe: what to train; read once, never changed.
 
     Attributes:
         recipe: the same.
-        needs_clean: whether the loss looks at clean images too (TRADES): `inputs` then has 2B rows.
+        needs_clean: whether the loss looks at clean images too (all but AT without S2O): `inputs` then has
+            2B rows.
         weight_decay: coupled weight decay for the optimizer, 2 gamma (TrH) or 2 l2_reg (else), >= 0.
 
     Raises:
@@ -66,7 +69,7 @@ class Objective:
         self.has_trh = "trh" in recipe.defences
         if self.has_trh:
             _require("trh_schedule", recipe.trh_schedule, tuple(SCHEDULES))
-        self.needs_clean = recipe.loss == "trades"
+        self.needs_clean = needs_clean(recipe)
         self.weight_decay = 2.0 * (recipe.trh_gamma if self.has_trh else recipe.l2_reg)
 
     def attack(
@@ -80,7 +83,7 @@ class Objective:
         Args:
             model: pixels to logits; under DeepSpeed `engine.module`, never the engine.
             x: (B, C, H, W) in [0, 1], after augmentation.
-            y: (B,) int64.
+            y: int64 (B,), or soft (B, K).
             step: 0-based optimizer step, for the radius.
             epochs: (B,) int64, the pass over the data in which each sample is drawn.
             ids: (B,) int64 sample ids.
@@ -119,12 +122,12 @@ class Objective:
         Args:
             features: penultimate features of `inputs`, (B, d) or (2B, d) with the clean rows first.
             logits: (B, K) or (2B, K), likewise.
-            y: (B,) int64.
+            y: int64 (B,), or soft (B, K).
             step: 0-based optimizer step t, for lambda(t).
 
         Returns:
-            total (to minimise, without the weight decay) and robust; TRADES: clean_ce and kl, with
-            robust = clean_ce + loss_weight * kl; TrH: trace, the mean trace, and trh = lambda(t) * trace.
+            total (to minimise, without the weight decay), robust and its terms (see `robust_terms`); TrH:
+            trace, the mean trace, and trh = lambda(t) * trace.
 
         Raises:
             ValueError: not as many rows as `inputs` gives.
@@ -136,13 +139,14 @@ class Objective:
                 f"got {len(features)} and {len(logits)}: run Objective.inputs through the model"
             )
         if self.needs_clean:
-            terms, trace = self._trades(*features.chunk(2), *logits.chunk(2), y)
+            (f, fa), (g, ga) = features.chunk(2), logits.chunk(2)
+            out = Outputs(f, g, fa, ga)
         else:
-            terms = {"robust": cross_entropy(logits, y).mean()}
-            trace = trace_of_hessian.at(features, logits) if self.has_trh else None
+            out = Outputs(None, None, features, logits)
+        terms = robust_terms(self.recipe, out, y)
         total = terms["robust"]
-        if trace is not None:
-            terms["trace"] = trace.mean()
+        if self.has_trh:
+            terms["trace"] = trace(self.recipe, out, y).mean()
             terms["trh"] = self.trh_lambda(step) * terms["trace"]
             total = total + terms["trh"]
         return {"total": total, **terms}
@@ -159,20 +163,6 @@ class Objective:
         squares = [at_least_float32(parameter).square().sum() for parameter in module.parameters()]
         return 0.5 * self.weight_decay * torch.stack(squares).sum()
 
-    def _trades(
-        self, f: Tensor, fa: Tensor, g: Tensor, ga: Tensor, y: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor | None]:
-        recipe = self.recipe
-        log_s = log_softmax(g)
-        clean_ce = cross_entropy(g, y).mean()
-        kl = kl_divergence(log_s.detach() if recipe.loss_stop_gradient else log_s, log_softmax(ga)).mean()
-        terms = {"robust": clean_ce + recipe.loss_weight * kl, "clean_ce": clean_ce, "kl": kl}
-        if not self.has_trh:
-            return terms, None
-        return terms, trace_of_hessian.trades(
-            f, g, fa, ga, recipe.loss_weight, stop_gradient=recipe.trh_stop_gradient
-        )
-
     def _attack_loss(self, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
         if self.recipe.attack_loss == "ce":
             return lambda logits: cross_entropy(logits, y)
@@ -187,29 +177,6 @@ class Objective:
         return x + GAUSSIAN_START * keyed_noise.normal(
             seed, ids, PURPOSE, shape, index=epochs, device=x.device
         ).to(x.dtype)
-
-
-def _constant(step: int, total_steps: int) -> float:
-    return 1.0
-
-
-def _linear(step: int, total_steps: int) -> float:
-    return step / total_steps
-
-
-def _multistep(step: int, total_steps: int) -> float:
-    """0.01 before 10 % of the steps, 0.1 before 50 %, then 1; in integers, so that the edges are exact."""
-    if 10 * step < total_steps:
-        return 0.01
-    return 0.1 if 2 * step < total_steps else 1.0
-
-
-# Name -> (step, total steps) -> factor of lambda. Source: the paper's appendix on lambda schedules.
-SCHEDULES: dict[str, Callable[[int, int], float]] = {
-    "constant": _constant,
-    "linear": _linear,
-    "multistep": _multistep,
-}
 
 
 def _require(field: str, value: object, choices: tuple[str, ...]) -> None:

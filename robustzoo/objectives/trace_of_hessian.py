@@ -23,7 +23,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from robustzoo.objectives.losses import log_softmax
+from robustzoo.objectives.losses import log_softmax, unlikeliness, without
 
 
 class BceInputError(ValueError):
@@ -121,8 +121,8 @@ def margin(fa: Tensor, ga: Tensor, y: Tensor) -> Tensor:
     |f'|^2 s_kappa [(1 - s_kappa) (1 + sum q^2) - sum q (1 - q)].
     """
     log_s = log_softmax(ga)
-    kappa = _without(log_s, y.unsqueeze(-1)).argmax(-1, keepdim=True)
-    others = _without(log_s, kappa)
+    kappa = without(log_s, y.unsqueeze(-1)).argmax(-1, keepdim=True)
+    others = without(log_s, kappa)
     s_kappa, rest = log_s.gather(-1, kappa).squeeze(-1).exp(), others.logsumexp(-1).exp()
     q = others.softmax(-1)
     return _dot(fa, fa) * s_kappa * (rest * (1.0 + q.square().sum(-1)) - _h(q).sum(-1))
@@ -137,8 +137,7 @@ def weighted_kl(
     """
     log_s, log_sa = log_softmax(g), log_softmax(ga)
     label = y.unsqueeze(-1)
-    # 1 - s_y as the sum of the others: no cancellation where the clean prediction is sure.
-    w = _without(log_s, label).logsumexp(-1).exp()
+    w = unlikeliness(log_s, y)
     if stop_gradient:
         return w.detach() * cross_entropy(fa, ga)
     s, sa = log_s.exp(), log_sa.exp()
@@ -168,11 +167,6 @@ def _h(s: Tensor) -> Tensor:
 def _centred(r: Tensor, s: Tensor) -> Tensor:
     """r - sum_k s_k r_k, (B, K)."""
     return r - (s * r).sum(-1, keepdim=True)
-
-
-def _without(log_s: Tensor, classes: Tensor) -> Tensor:
-    """`log_s: (B, K)` with -inf at `classes: (B, 1)`."""
-    return log_s.scatter(-1, classes, float("-inf"))
 
 
 def _distance_curvature(s: Tensor, other: Tensor) -> Tensor:

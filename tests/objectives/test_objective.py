@@ -37,6 +37,9 @@ def make_recipe(*parts, **changes):
         "trh_schedule": "constant",
         "trh_gamma": 1e-3,
         "trh_stop_gradient": True,
+        "mart_bce_input": None,
+        "s2o_weight": 0.3,
+        "s2o_diagonal": 0.2,
     }
     for part in parts:
         fields |= part
@@ -265,8 +268,8 @@ def test_inputs_are_one_batch():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss": "mart"}, "loss 'mart'.*at, trades"),
-        ({"defences": ("trh", "awp")}, "defence 'awp'.*trh"),
+        ({"loss": "gairat"}, "loss 'gairat'.*at, trades, alp, mart"),
+        ({"defences": ("trh", "cutout")}, "defence 'cutout'.*trh, s2o, awp, swa"),
         ({"attack_start": "zero"}, "attack_start 'zero'"),
         ({"attack_loss": "dlr"}, "attack_loss 'dlr'"),
         ({"defences": ("trh",), "trh_schedule": "cosine"}, "trh_schedule 'cosine'.*multistep"),
@@ -277,13 +280,13 @@ def test_what_no_objective_offers_is_named(changes, message):
         Objective(make_recipe(AT, changes))
 
 
-@pytest.mark.parametrize("name", all_names())
-def test_every_recipe_of_the_registry_has_an_objective(name):
-    r = recipe(name)
-    objective = Objective(r)
-    assert objective.needs_clean == (r.loss == "trades")
-    assert objective.weight_decay == 2 * (r.trh_gamma if "trh" in r.defences else r.l2_reg) > 0
-    assert (objective.trh_lambda(r.total_steps - 1) > 0) == ("trh" in r.defences)
+def test_every_recipe_of_the_registry_has_an_objective():
+    for name in all_names():
+        r = recipe(name)
+        objective = Objective(r)
+        assert objective.needs_clean == (r.loss != "at" or "s2o" in r.defences), name
+        assert objective.weight_decay == 2 * (r.trh_gamma if "trh" in r.defences else r.l2_reg) >= 0, name
+        assert (objective.trh_lambda(r.total_steps - 1) > 0) == ("trh" in r.defences), name
 
 
 @pytest.mark.parametrize("name", [name for name in all_names() if name.startswith("vit_micro2.")])
