@@ -158,6 +158,11 @@ def bound(
 )
 @click.option("--double", is_flag=True, help="Compute in float64.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the table as CSV.")
+@click.option(
+    "--spectrum",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write each layer's spectrum as CSV: eigenvalues, or nodes of Lanczos quadrature, and weights.",
+)
 def hessian(
     model: str,
     data_root: Path | None,
@@ -171,13 +176,14 @@ def hessian(
     eigenvalues: int,
     double: bool,
     out: Path | None,
+    spectrum: Path | None,
 ) -> None:
     """Trace and extreme eigenvalues of the Hessian of MODEL's robust loss, per layer.
 
     MODEL is a registry name or a model folder; the loss is its recipe's, at fixed adversarial points.
     """
     from robustzoo.diagnostics.hessian import LossHessian
-    from robustzoo.diagnostics.layer_table import COLUMNS, layer_table
+    from robustzoo.diagnostics.layer_table import COLUMNS, SPECTRUM_COLUMNS, layer_table, spectrum_table
     from robustzoo.diagnostics.model_loss import loss_function, top_layer_trace
     from robustzoo.diagnostics.results import write_csv
 
@@ -194,6 +200,9 @@ def hessian(
     click.echo(f"top-layer weight, closed form: trace {top:.6g}")
     if out is not None:
         click.echo(f"wrote {write_csv(out, COLUMNS, rows)}")
+    if spectrum is not None:
+        nodes = spectrum_table(whole, seed=seed, exact_up_to=exact_up_to)
+        click.echo(f"wrote {write_csv(spectrum, SPECTRUM_COLUMNS, nodes)}")
 
 
 def _cell(value: object) -> str:

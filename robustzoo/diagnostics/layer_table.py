@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from robustzoo.diagnostics.hessian import LossHessian
-from robustzoo.diagnostics.spectrum import extreme_eigenvalues
+from robustzoo.diagnostics.spectrum import eigenvalues as all_eigenvalues
+from robustzoo.diagnostics.spectrum import extreme_eigenvalues, spectral_density
 
 COLUMNS = ("layer", "parameters", "trace", "standard_error", "method", "smallest", "largest")
+SPECTRUM_COLUMNS = ("layer", "eigenvalue", "weight", "method")
 ALL = "all"
 
 
@@ -33,6 +35,28 @@ def layer_table(
     if exact == len(rows):
         trace, error, method = sum(row["trace"] for row in rows), 0.0, "exact"
     rows.append(_row(ALL, hessian, trace, error, method, eigenvalues, seed))
+    return rows
+
+
+def spectrum_table(
+    hessian: LossHessian, *, probes: int = 4, steps: int = 64, seed: int = 0, exact_up_to: int = 1000
+) -> list[dict[str, Any]]:
+    """The spectrum of each layer's block and of the whole: eigenvalues and the share (weight) of each.
+
+    Blocks of at most `exact_up_to` parameters have all their eigenvalues, the others the nodes of stochastic
+    Lanczos quadrature with `probes` vectors and `steps` steps.
+    """
+    rows = []
+    blocks = {layer: hessian.of_layer(layer) for layer in hessian.layers} | {ALL: hessian}
+    for layer, block in blocks.items():
+        if block.size <= exact_up_to:
+            values = all_eigenvalues(block).tolist()
+            weights, method = [1.0 / block.size] * block.size, "exact"
+        else:
+            nodes, shares = spectral_density(block, probes, steps, seed)
+            values, weights, method = nodes.tolist(), shares.tolist(), "lanczos quadrature"
+        for value, weight in zip(values, weights, strict=True):
+            rows.append(dict(zip(SPECTRUM_COLUMNS, (layer, value, weight, method), strict=True)))
     return rows
 
 

@@ -9,7 +9,7 @@ import robustzoo
 from robustzoo.data import load_dataset
 from robustzoo.diagnostics.bound import Prior
 from robustzoo.diagnostics.hessian import LossHessian
-from robustzoo.diagnostics.layer_table import layer_table
+from robustzoo.diagnostics.layer_table import layer_table, spectrum_table
 from robustzoo.diagnostics.model_bound import model_bound, report
 from robustzoo.diagnostics.model_loss import (
     ModelLossError,
@@ -105,6 +105,22 @@ def test_layer_table(holdout):
     estimated = layer_table(LossHessian(loss, parameters, names), probes=2, exact_up_to=130, eigenvalues=0)
     assert [row["method"] for row in estimated] == ["exact", "hutchinson", "hutchinson"]
     assert estimated[1]["largest"] == ""
+
+
+def test_spectrum_table(holdout):
+    model = random_model("at_base")
+    points = adversarial_points(model, holdout, 3)
+    loss, parameters = loss_function(model, points, double=True)
+    names = [name for name in parameters if "network.norm." in name or name == "network.head.bias"]
+    rows = spectrum_table(LossHessian(loss, parameters, names), steps=20, exact_up_to=128)
+    methods = {row["layer"]: row["method"] for row in rows}
+    assert methods == {"norm": "exact", "head": "exact", "all": "lanczos quadrature"}
+    for layer, size in {"norm": 128, "head": 10}.items():
+        chosen = [row for row in rows if row["layer"] == layer]
+        assert len(chosen) == size and sum(row["weight"] for row in chosen) == pytest.approx(1.0)
+    # Of the logits' Hessian diag(s) - s s': positive semi-definite, and 0 along equal shifts.
+    bias = [row["eigenvalue"] for row in rows if row["layer"] == "head"]
+    assert bias[0] == pytest.approx(0.0, abs=1e-7) and bias[1] > 0.0
 
 
 def test_bound_of_a_published_model(holdout):
