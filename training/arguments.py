@@ -9,9 +9,15 @@ from pathlib import Path
 
 from robustzoo.models import sha256_file
 from robustzoo.registry import Recipe, recipe
+from robustzoo.registry.catalog import DATASETS
+from robustzoo.registry.names import did_you_mean
 from robustzoo.registry.overrides import parse_assignments
 
 INIT_FROM_RECIPE = "recipe"
+
+
+class ExtraDataError(ValueError):
+    """Generated images that the recipe asks for and the command line does not give, or the reverse."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,8 @@ class Job:
     name: str  # registry name or a JSON recipe file
     out: Path  # run folder
     data: Path | None  # root folder of the dataset; None for data that comes with a dependency (digits)
-    overrides: dict[str, str]  # recipe field -> text, from --set, --batch-size and --init random
+    extra_data: Path | None  # .npz file of generated images
+    overrides: dict[str, str]  # recipe field -> text, from --set and the flags that change the recipe
     init_file: Path | None  # a local .safetensors file in place of the recipe's initial checkpoint
     zero_stage: int  # 0, 1 or 2
     micro_batch_size: int | None  # samples per process and engine call; None: no accumulation
@@ -48,6 +55,14 @@ def parse(argv: Sequence[str] | None = None) -> Job:
     overrides = parse_assignments(given.set)
     if given.batch_size is not None:
         overrides["batch_size"] = str(given.batch_size)
+    key, data = given.data
+    if key is not None:
+        overrides["training_data"] = key
+    extra_data = None
+    if given.extra_data == "none":
+        overrides |= {"extra_data": "none", "extra_fraction": "0"}
+    elif given.extra_data is not None:
+        extra_data = Path(given.extra_data)
     init_file = None
     if given.init == "random":
         overrides["init"] = "random"
@@ -59,7 +74,8 @@ def parse(argv: Sequence[str] | None = None) -> Job:
     return Job(
         name=given.name,
         out=given.out,
-        data=given.data,
+        data=data,
+        extra_data=extra_data,
         overrides=overrides,
         init_file=init_file,
         zero_stage=given.zero,
@@ -72,6 +88,25 @@ def parse(argv: Sequence[str] | None = None) -> Job:
         log_every=given.log_every,
         workers=given.workers,
     )
+
+
+def check_extra_data(job: Job, recipe: Recipe) -> None:
+    """Whether generated images are given if, and only if, the recipe mixes them in.
+
+    Raises:
+        ExtraDataError: they are not, with the ways out.
+    """
+    if recipe.extra_data != "none" and job.extra_data is None:
+        raise ExtraDataError(
+            f"{recipe.name} mixes generated images into every batch (extra_data {recipe.extra_data}, share "
+            f"{recipe.extra_fraction:g}): give their .npz file with --extra-data FILE, or train without them "
+            "with --extra-data none (a changed recipe, with a name of its own)"
+        )
+    if recipe.extra_data == "none" and job.extra_data is not None:
+        raise ExtraDataError(
+            f"{recipe.name} has no generated images, but --extra-data {job.extra_data} gives some: leave it "
+            "out, or add --set extra_data=ddpm --set extra_fraction=SHARE (a changed recipe)"
+        )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,7 +123,19 @@ def _parser() -> argparse.ArgumentParser:
         help="registry name (architecture.dataset_threat.method) or a JSON recipe file",
     )
     add("--out", type=Path, required=True, metavar="RUN", help="run folder: config, log, checkpoints, model")
-    add("--data", type=Path, metavar="DIR", help="root folder of the dataset (not needed for digits)")
+    add(
+        "--data",
+        type=_data,
+        default=(None, None),
+        metavar="[KEY:]DIR",
+        help="root folder of the dataset (not needed for digits); KEY: another dataset of the same shape, "
+        "such as cifar10jpg:DIR",
+    )
+    add(
+        "--extra-data",
+        metavar="FILE|none",
+        help=".npz file of generated images (image, label) that the recipe mixes in; none: do without",
+    )
     add("--zero", type=_zero_stage, default=1, metavar="0|1|2", help="ZeRO stage (default 1)")
     add(
         "--micro-batch",
@@ -138,6 +185,21 @@ def _seed(text: str) -> int:
     if not text.isdigit() or int(text) >= 2**63:
         raise argparse.ArgumentTypeError(f"expected a whole number from 0 to 2^63 - 1, got {text!r}")
     return int(text)
+
+
+def _data(text: str) -> tuple[str | None, Path]:
+    """[KEY:]DIR -> the key of the catalog, if one is given, and the folder."""
+    key, colon, folder = text.partition(":")
+    if not colon or Path(text).exists() or not key.isidentifier():
+        return None, Path(text)
+    if key not in DATASETS:
+        raise argparse.ArgumentTypeError(
+            f"no dataset {key!r} in {text!r}.{did_you_mean(key, DATASETS)} Expected DIR or KEY:DIR, with KEY "
+            f"one of {', '.join(DATASETS)}"
+        )
+    if not folder:
+        raise argparse.ArgumentTypeError(f"no folder in {text!r}: expected {key}:DIR")
+    return key, Path(folder)
 
 
 def _zero_stage(text: str) -> int:

@@ -23,10 +23,11 @@ from robustzoo.models.folder import FolderError, read_folder, write_folder
 from robustzoo.models.pixel_model import PixelModel, pixel_model
 from robustzoo.registry import Recipe, RecipeError
 from robustzoo.registry.recipes import partial
+from training.averaging import averaged_weights
 from training.run_folder import RunFolder, RunFolderError
 
 _PREFIX = "pixel_model."  # the engine wraps FeaturesAndLogits, whose only child this is
-_CHECKED_IMAGES = 16
+_CHECKED_IMAGES = 2  # beside the weights themselves; a large network takes seconds an image
 
 
 class ExportError(ValueError):
@@ -63,7 +64,7 @@ def export_run(run: RunFolder) -> tuple[int, str]:
     step = run.latest_step()
     if step is None:
         raise RunFolderError(f"{run.path} has no whole checkpoint; train first, or continue with --resume")
-    weights = checkpoint_weights(run.checkpoint(step))
+    weights = checkpoint_weights(run.checkpoint(step)) | averaged_weights(run.checkpoint(step))
     return step, export_model(run.model, partial(recipe, steps=step), weights)
 
 

@@ -62,6 +62,11 @@ class Processes:
         """Wait until every rank is here."""
         dist.barrier()
 
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        """Overwrite a tensor by that of rank `source`, on every rank."""
+        if self.world_size > 1:
+            dist.broadcast(tensor, source)
+
     def mean(self, values: torch.Tensor) -> torch.Tensor:
         """Mean of a float tensor over the ranks; a NaN anywhere is a NaN everywhere."""
         if self.world_size > 1:

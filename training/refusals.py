@@ -6,7 +6,9 @@ from robustzoo.data import DataError, MissingData
 from robustzoo.models import ArchitectureError, FolderError
 from robustzoo.models.initial import InitialWeightsError
 from robustzoo.objectives.objective import ObjectiveError
+from robustzoo.objectives.weight_perturbation import PerturbationError
 from robustzoo.registry import IncompatibleName, RecipeError, UnknownName
+from training.arguments import ExtraDataError
 from training.export import ExportError
 from training.processes import MissingTool, RefusedByRankZero
 from training.run_folder import RunFolderError
@@ -16,6 +18,7 @@ REFUSALS = (
     ArchitectureError,
     DataError,
     ExportError,
+    ExtraDataError,
     FolderError,
     IncompatibleName,
     InitialWeightsError,
@@ -23,6 +26,7 @@ REFUSALS = (
     MissingData,
     MissingTool,
     ObjectiveError,
+    PerturbationError,
     RecipeError,
     RefusedByRankZero,
     RunFolderError,

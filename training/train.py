@@ -28,19 +28,22 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: `training` and robustzoo
 
-from robustzoo.data import TrainingOrder, augment, load_dataset, training_batches
+from robustzoo.data import TrainingBatch, augment, cutmix, training_batches
 from robustzoo.models.initial import load_initial
 from robustzoo.models.pixel_model import pixel_model
 from robustzoo.objectives.objective import Objective
+from robustzoo.objectives.weight_perturbation import adversarial_weights
 from robustzoo.registry import Recipe
 from robustzoo.registry.recipes import partial
 from training import processes, zero
 from training.arguments import Job, parse
+from training.averaging import Averaging
 from training.export import export_model
 from training.progress import Clock, Metrics, say, step_line
 from training.refusals import REFUSALS
 from training.run_folder import RunFolder
 from training.schedule import expected_cost, learning_rate
+from training.training_data import open_training_data
 from training.validation import Validation
 
 
@@ -51,44 +54,50 @@ class NonFiniteLoss(ArithmeticError):
 def train(job: Job) -> None:
     """Everything from names to the model folder. Refuses bad input before it writes anything."""
     # ---- What to train, on what, and how it is laid out on this hardware ----------------------------------
-    recipe = job.recipe()
+    data = open_training_data(job, job.recipe())
+    recipe = data.recipe
     objective = Objective(recipe)
     launch = zero.Launch.fit(recipe, processes.world_size(), job.micro_batch_size, job.zero_stage)
     all_steps = recipe.stop_after or recipe.total_steps
     last_step = min(job.max_steps or all_steps, all_steps)
-    train_set = load_dataset(recipe.dataset, job.data, "train")
-    holdout = load_dataset(recipe.dataset, job.data, "holdout")
 
     # ---- Processes, and whether the run folder may be used ------------------------------------------------
     group = processes.start()
     run = RunFolder(job.out)
-    settings = snapshot(job, recipe, launch, len(train_set))
+    settings = snapshot(job, recipe, launch, len(data.train))
     done = group.decide(lambda: run.check(settings, resume=job.resume))
 
     # ---- Initial weights, the same on every rank ----------------------------------------------------------
     torch.manual_seed(job.seed)
     model = pixel_model(recipe)
     model.validate_pixels = False  # data, augmentation and attacks keep to [0, 1]
-    initial = "a checkpoint" if done else load_initial(model.network, job.init_file or recipe.init)
+    initial = "a checkpoint"
+    if not done:
+        initial = load_initial(
+            model.network, job.init_file or recipe.init, kernel_downsampling=recipe.kernel_downsampling
+        )
 
-    # ---- Engine, and what a checkpoint restores: weights and optimizer, then random states ----------------
+    # ---- Engine, and what a checkpoint restores: weights, optimizer, random states, averaged weights ------
     engine = zero.build_engine(recipe, launch, model, objective.weight_decay)
+    average = Averaging(recipe, model, group)
     torch.manual_seed(job.seed + 1 + group.rank)  # for dropout and stochastic depth
     if done:
         zero.load_state(engine, run.checkpoint(done), group.rank)
+        average.load(run.checkpoint(done))
     metrics = None
     if group.is_main:
         run.begin(settings)
         metrics = Metrics(run.metrics, done)
-        say(f"{recipe.name}: {len(train_set):,} images, {launch.describe(recipe)}, starting from {initial}")
+        if data.warning:
+            say(data.warning)
+        say(f"{recipe.name}: {data.describe()}, {launch.describe(recipe)}, starting from {initial}")
         what = f"resuming after step {done:,}" if done else "cost"
         say(f"{what}: {expected_cost(recipe, max(last_step - done, 0))}")
 
     # ---- Steps --------------------------------------------------------------------------------------------
-    order = TrainingOrder(len(train_set), recipe.batch_size, job.seed)
     batches = training_batches(
-        train_set,
-        order,
+        data.train,
+        data.order,
         done,
         last_step,
         augmentation=recipe.augmentation,
@@ -97,36 +106,45 @@ def train(job: Job) -> None:
         micro_batch=launch.micro_batch_size,
         workers=job.workers,
     )
-    validation = Validation(recipe, holdout, group, launch.micro_batch_size)
-    twentieth = max(last_step // 20, 1)
+    usual = last_step // 20 or last_step  # steps between validations, and between checkpoints
+    validation = Validation(recipe, data.holdout, group, launch.micro_batch_size, job.validate_every or usual)
     clock = Clock(done, last_step, recipe.batch_size)
     engine.train()
+
+    def attacked(batch: TrainingBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Augmented images, the same under attack, and labels."""
+        step, *tensors = batch
+        epochs, ids, x, y = (tensor.to(group.device) for tensor in tensors)
+        x = augment(x, recipe, job.seed, epochs, ids)
+        if recipe.cutmix:
+            x, y = cutmix(x, y, recipe.num_classes, job.seed, epochs, ids)
+        return x, objective.attack(model, x, y, step=step, seed=job.seed, epochs=epochs, ids=ids), y
+
     for step in range(done, last_step):
         rate = learning_rate(recipe, step)
         zero.set_learning_rate(engine, rate)
+        micro_batches = [attacked(next(batches)) for _ in range(launch.accumulation(recipe))]
         micro_terms = []
-        for _ in range(launch.accumulation(recipe)):
-            _, epochs, ids, x, y = (
-                t.to(group.device) if isinstance(t, torch.Tensor) else t for t in next(batches)
-            )
-            x = augment(x, recipe, job.seed, epochs, ids)
-            x_adv = objective.attack(model, x, y, step=step, seed=job.seed, epochs=epochs, ids=ids)
-            features, logits = engine(objective.inputs(x, x_adv))
-            terms = objective.terms(features, logits, y, step=step)
-            engine.backward(terms["total"])
-            gradient_norm = zero.optimizer_step(engine)
-            micro_terms.append(torch.stack([value.detach() for value in terms.values()]))
+        with adversarial_weights(
+            objective, engine.module, micro_batches, step=step, mean_over_ranks=group.mean
+        ):  # perturbed by AWP, if the recipe has it
+            for x, x_adv, y in micro_batches:
+                terms = objective.terms(*engine(objective.inputs(x, x_adv)), y, step=step)
+                zero.backward(engine, terms["total"])
+                micro_terms.append(torch.stack([value.detach() for value in terms.values()]))
+        gradient_norm = zero.optimizer_step(engine)
 
         # ---- What to say and to keep after the step -------------------------------------------------------
         means = dict(zip(terms, group.mean(torch.stack(micro_terms).mean(dim=0)).tolist(), strict=True))
         if not all(map(math.isfinite, (*means.values(), gradient_norm))):
             raise NonFiniteLoss(diverged(run, step, means, gradient_norm))
+        average.update()
         due = {
             what: (step + 1) % every == 0 or step + 1 == last_step
             for what, every in (
                 ("log", job.log_every),
-                ("validate", job.validate_every or twentieth),
-                ("checkpoint", job.checkpoint_every or twentieth),
+                ("validate", job.validate_every or usual),
+                ("checkpoint", job.checkpoint_every or usual),
             )
         }
         if not any(due.values()):
@@ -141,24 +159,30 @@ def train(job: Job) -> None:
             "images_per_second": round(images_per_second, 1),
         }
         if due["validate"]:
-            record |= validation.run(model)
+            with average.applied():
+                record |= validation.run(model)
         if group.is_main:
             metrics.write(step + 1, **record)
             say(step_line(step + 1, last_step, record, seconds_left))
         if due["checkpoint"]:
             zero.save_state(engine, run.writing(step + 1), group.rank)
+            average.save(run.writing(step + 1))
             group.barrier()
             group.decide(lambda done=step + 1: run.commit(done))
         clock.restart(step + 1)
 
     # ---- Export: the file that is evaluated is the file that is published ---------------------------------
-    if group.is_main:
-        metrics.close()
-        exported = partial(recipe, steps=last_step)
-        digest = export_model(run.model, exported, zero.trained_weights(engine))
-        if exported != recipe:
-            say(f"stopped after {last_step:,} of {recipe.total_steps:,} steps: the model is {exported.name}")
-        say(f"exported {run.model} (model.safetensors sha256 {digest})")
+    exported = partial(recipe, steps=last_step)
+    with average.applied():
+        if group.is_main:
+            metrics.close()
+            digest = export_model(run.model, exported, zero.trained_weights(engine))
+            if exported != recipe:
+                say(
+                    f"stopped after {last_step:,} of {recipe.total_steps:,} steps: the model is "
+                    f"{exported.name}"
+                )
+            say(f"exported {run.model} (model.safetensors sha256 {digest})")
     group.barrier()
 
 

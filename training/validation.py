@@ -17,18 +17,23 @@ from training.processes import Processes
 
 STEPS = 10
 STEP_RATIO = 2.5  # step = ratio * epsilon / steps; source: Madry et al.'s rule
-LARGEST = 1000  # images; about 3 percentage points of 95 % interval, at a small part of the training time
+LARGEST = 1000  # images; about 3 percentage points of 95 % interval
+SHARE = 10  # at most one image for so many trained on since the last validation, as dear as a training image
 
 
 class Validation:
     """Fixed held-out images and one keyed start per image, so that two readings differ by the model only."""
 
-    def __init__(self, recipe: Recipe, dataset: ImageDataset, processes: Processes, batch_size: int) -> None:
+    def __init__(
+        self, recipe: Recipe, dataset: ImageDataset, processes: Processes, batch_size: int, every: int
+    ) -> None:
+        """every: optimizer steps from one validation to the next, which bound how many images it takes."""
         self.recipe = recipe
         self.dataset = dataset
         self.processes = processes
         self.batch_size = batch_size
-        self.ids = evaluation_subset(dataset, min(len(dataset), LARGEST)).indices
+        affordable = max(every * recipe.batch_size // SHARE, 1)
+        self.ids = evaluation_subset(dataset, min(len(dataset), LARGEST, affordable)).indices
 
     def run(self, model: PixelModel) -> dict[str, float]:
         """clean_accuracy and pgd10_accuracy in [0, 1]; every rank must call it and gets the same answer."""

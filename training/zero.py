@@ -146,14 +146,18 @@ def set_learning_rate(engine, rate: float) -> None:
         group["lr"] = rate
 
 
-def optimizer_step(engine) -> float | None:
-    """Close a micro-batch; at the end of a step update the weights and return the norm of the gradient.
-
-    The norm is the one before clipping, over all parameters and ranks. Within a step: None.
-    """
+def backward(engine, loss: Tensor) -> None:
+    """The backward pass of a micro-batch; its gradient is averaged with those of the step's others."""
+    engine.backward(loss)
     if not engine.is_gradient_accumulation_boundary():
-        engine.step()
-        return None
+        engine.step()  # counts the micro-batch
+
+
+def optimizer_step(engine) -> float:
+    """Update the weights after the step's last micro-batch and return the norm of the gradient.
+
+    The norm is the one before clipping, over all parameters and ranks.
+    """
     if engine.zero_optimization_stage() == 0:  # plain float32: DeepSpeed clips but keeps no norm
         norm = torch.nn.utils.get_total_norm(
             [p.grad for p in engine.module.parameters() if p.grad is not None]

@@ -141,7 +141,7 @@ def test_only_training_images_are_touched(train, tmp_path, monkeypatch):
         splits.append(split)
         return load_dataset(key, root, split)
 
-    monkeypatch.setattr("training.train.load_dataset", recorded)
+    monkeypatch.setattr("training.training_data.load_dataset", recorded)
     assert train([AT_TRH, *small(), "--max-steps", "1", "--out", str(tmp_path / "run")]) == 0
     assert sorted(splits) == ["holdout", "train"]
 
