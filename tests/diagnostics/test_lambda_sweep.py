@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
 
 import pytest
 
@@ -142,19 +143,22 @@ def test_figure_of_two_losses(tmp_path):
 
 @pytest.mark.slow
 def test_from_training_to_the_figure(tmp_path, monkeypatch):
-    """Two lambdas, few steps, with the project's training command; interrupted between, then resumed."""
+    """Two lambdas, few steps, the project's training command; one run was interrupted and is resumed."""
     pytest.importorskip("deepspeed", reason="training needs the extra `train`")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     said: list[str] = []
-    run_sweep(tmp_path / "out", losses=("at",), lambdas=(1e-3,), steps=6, say=said.append)
-    rows = run_sweep(
-        tmp_path / "out", losses=("at",), lambdas=(1e-3, 1e-1), steps=6, resume=True, say=said.append
-    )
+    asked = {"losses": ("at",), "lambdas": (1e-3, 1e-1), "steps": 6, "say": said.append}
+    first = plan(tmp_path, losses=("at",), lambdas=(1e-3,), steps=6, seed=0)[0]
+    subprocess.run([*first.command(find_trainer()), "--max-steps", "3"], check=True)
+    rows = run_sweep(tmp_path, **asked, resume=True)
     assert sum("training" in line for line in said) == 2
+    assert "resuming after step 3" in first.log.read_text()
     assert [r["lambda"] for r in rows] == [1e-3, 1e-1]
     for found in rows:
         assert found["images"] == 150 and found["apgd_ce_percent"] <= found["clean_percent"]
         assert found["model"].startswith("vit_micro2.digits_linf.at_trh+")
         assert found["trace_top"] > 0.0 and found["trace_all_standard_error"] > 0.0
-    assert (tmp_path / "out" / "lambda_sweep.png").is_file()
+    assert (tmp_path / "lambda_sweep.png").is_file()
+    assert run_sweep(tmp_path, **asked, resume=True) == rows
+    assert sum("training" in line for line in said) == 2
