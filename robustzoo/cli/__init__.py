@@ -14,6 +14,7 @@ _COMMANDS = {
     "recipe": "zoo",
     "evaluate": "evaluate",
     "verify": "verify",
+    "diagnose": "diagnose",
     "card": "publish",
     "publish": "publish",
 }

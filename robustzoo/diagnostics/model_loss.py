@@ -99,7 +99,11 @@ def loss_function(
 
 
 def top_layer_trace(model: PixelModel, points: Points, *, stop_gradient: bool = True) -> float:
-    """The mean trace of the Hessian in the top layer's weight (no bias), in closed form, float64."""
+    """The mean trace of the Hessian in the top layer's weight (no bias), in closed form, float64.
+
+    Of the loss that the recipe's name begins with; a term of S2O beside it is no part of this trace, as it is
+    none of TrH's, but it is one of `loss_function`.
+    """
     recipe = _recipe(model)
     with torch.no_grad():
         fa = model.features(points.x_adv)
@@ -116,6 +120,12 @@ def top_layer_trace(model: PixelModel, points: Points, *, stop_gradient: bool = 
             closed_form = {"trades": trace_of_hessian.trades, "alp": trace_of_hessian.alp}[recipe.loss]
             traces = closed_form(f, g, fa, ga, recipe.loss_weight, stop_gradient)
     return traces.mean().item()
+
+
+@torch.no_grad()
+def square_norm(model: PixelModel) -> float:
+    """|theta|^2 over all parameters, summed in float64."""
+    return sum(p.double().square().sum().item() for p in model.parameters())
 
 
 def _recipe(model: PixelModel) -> Recipe:

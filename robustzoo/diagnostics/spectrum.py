@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from scipy.linalg import eigh_tridiagonal
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
 from robustzoo.diagnostics.hessian import HessianError, LossHessian
@@ -23,23 +25,39 @@ def eigenvalues(hessian: LossHessian) -> Tensor:
 def extreme_eigenvalues(hessian: LossHessian, k: int = 1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """The k smallest and the k largest eigenvalues, each ascending, by implicitly restarted Lanczos.
 
-    Small Hessians (n <= 2 k + 1 or n <= 64) are solved exactly.
+    Exact where n <= 2 k + 1 or n <= 64; elsewhere to 1e-3 of the largest absolute value (float64: 1e-6).
 
     Raises:
-        HessianError: k is below 1 or above n.
+        HessianError: k is below 1 or above n, or the iteration does not converge.
     """
     if not 1 <= k <= hessian.size:
         raise HessianError(f"k is {k}; expected 1..{hessian.size}, the number of parameters")
     if hessian.size <= max(2 * k + 1, 64):
         values = eigenvalues(hessian).numpy()
         return values[:k], values[-k:]
-    operator = LinearOperator((hessian.size,) * 2, matvec=lambda v: _product(hessian, v), dtype=np.float64)
     start = _flat(hessian.signs(seed, 0))
-    found = [
-        np.sort(eigsh(operator, k=k, which=which, v0=start, tol=1e-6, return_eigenvectors=False))
-        for which in ("SA", "LA")
-    ]
-    return found[0], found[1]
+    if not _product(hessian, start).any():
+        return np.zeros(k), np.zeros(k)
+    double = all(p.dtype == torch.float64 for p in hessian.variables.values())
+    tolerance = 1e-6 if double else 1e-3
+    try:
+        reach = abs(_largest(lambda v: _product(hessian, v), start, 1, 0.1, "LM")[0])
+        # ARPACK's tolerance is relative to the eigenvalue itself, which a cluster at 0 never meets: both ends
+        # are looked for in matrices whose wanted eigenvalues are of the size of the largest.
+        high = _largest(lambda v: reach * v + _product(hessian, v), start, k, tolerance) - reach
+        low = reach - _largest(lambda v: reach * v - _product(hessian, v), start, k, tolerance)
+    except ArpackNoConvergence as error:
+        raise HessianError(
+            f"Lanczos did not converge on {hessian.size:,} parameters ({error}); compute in float64"
+        ) from error
+    return np.sort(low), np.sort(high)
+
+
+def _largest(
+    product: Callable[[np.ndarray], np.ndarray], start: np.ndarray, k: int, tol: float, which: str = "LA"
+) -> np.ndarray:
+    operator = LinearOperator((len(start),) * 2, matvec=product, dtype=np.float64)
+    return eigsh(operator, k=k, which=which, v0=start, tol=tol, return_eigenvectors=False)
 
 
 def spectral_density(

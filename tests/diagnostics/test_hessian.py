@@ -107,6 +107,19 @@ def test_extremes_are_those_of_the_whole_spectrum(n):
     assert largest == pytest.approx(expected[-2:], rel=1e-5)
 
 
+def test_extremes_of_a_hessian_that_is_mostly_zero():
+    """A cluster at 0 beside a few large eigenvalues, as the top layer of a classifier has."""
+    diagonal = torch.zeros(150, dtype=torch.float64)
+    diagonal[:3] = torch.tensor([5.0, 40.0, 7.0])
+    smallest, largest = extreme_eigenvalues(quadratic(torch.diag(diagonal)), k=2)
+    assert smallest == pytest.approx([0.0, 0.0], abs=1e-4)
+    assert largest == pytest.approx([7.0, 40.0], abs=1e-4)
+    smallest, largest = extreme_eigenvalues(quadratic(-torch.diag(diagonal)), k=1)
+    assert (smallest[0], largest[0]) == (pytest.approx(-40.0, abs=1e-4), pytest.approx(0.0, abs=1e-4))
+    smallest, largest = extreme_eigenvalues(quadratic(0.0 * torch.diag(diagonal)), k=1)
+    assert (smallest[0], largest[0]) == (0.0, 0.0)
+
+
 def test_density_has_the_moments_of_its_probe():
     matrix = symmetric(12)
     hessian = quadratic(matrix)

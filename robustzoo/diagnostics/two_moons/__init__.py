@@ -1,5 +1,5 @@
 """The paper's two-moons study: what regularising the top layer's trace does to the whole network's."""
 
-from robustzoo.diagnostics.two_moons.study import StudyError, run_study
+from robustzoo.diagnostics.two_moons.study import StudyError, run_study, summary
 
-__all__ = ["StudyError", "run_study"]
+__all__ = ["StudyError", "run_study", "summary"]

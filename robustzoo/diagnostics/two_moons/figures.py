@@ -9,7 +9,7 @@ from statistics import median
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from robustzoo.diagnostics.figures import save
+from robustzoo.diagnostics.results import write_figure
 from robustzoo.diagnostics.two_moons.measure import ALL, Row
 from robustzoo.diagnostics.two_moons.training import SETTINGS
 
@@ -46,7 +46,7 @@ def draw(out: Path, rows: Sequence[Row]) -> tuple[Path, Path]:
                 axes.set_ylabel(_LABELS[quantity])
     grid[0, 0].legend()
     spectrum.suptitle(f"Two moons ({note})", fontsize=10)
-    return save(trace, out / TRACE), save(spectrum, out / SPECTRUM)
+    return write_figure(out / TRACE, trace), write_figure(out / SPECTRUM, spectrum)
 
 
 def _title(layer: str, layers: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from statistics import median
 
 import torch
 
-from robustzoo.diagnostics.tables import write_csv
+from robustzoo.diagnostics.results import write_csv
 from robustzoo.diagnostics.two_moons import figures
 from robustzoo.diagnostics.two_moons.measure import ALL, Row, measure
 from robustzoo.diagnostics.two_moons.training import EPOCHS, SETTINGS, train

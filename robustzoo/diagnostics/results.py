@@ -1,4 +1,4 @@
-"""CSV tables of results, written whole or not at all."""
+"""Tables and figures of results, written whole or not at all: the same numbers give the same bytes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from robustzoo.cards.files import write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def write_csv(path: str | Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Path:
@@ -24,4 +27,13 @@ def write_csv(path: str | Path, columns: Sequence[str], rows: Iterable[Mapping[s
         writer.writerow({key: f"{v:.9g}" if isinstance(v, float) else v for key, v in row.items()})
     path = Path(path)
     write_atomic(path, stream.getvalue().encode())
+    return path
+
+
+def write_figure(path: str | Path, figure: Figure) -> Path:
+    """Write a figure as PNG and return the path. Figures are made without pyplot: no display, no state."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=150, metadata={"Software": None})
+    path = Path(path)
+    write_atomic(path, stream.getvalue())
     return path

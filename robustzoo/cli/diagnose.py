@@ -1,0 +1,279 @@
+"""`robustzoo diagnose`: the curvature of a model's loss, the bound it enters, and the paper's two studies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from robustzoo.diagnostics.model_loss import Points
+    from robustzoo.models import PixelModel
+
+
+@click.group()
+def diagnose() -> None:
+    """Hessian, PAC-Bayes bound, and the studies of the paper."""
+
+
+def _options(*options):
+    def add(function):
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+_model_options = _options(
+    click.argument("model"),
+    click.option("--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files."),
+    click.option(
+        "--split",
+        type=click.Choice(["train", "holdout", "test"]),
+        default="train",
+        show_default=True,
+        help="Images whose loss is looked at.",
+    ),
+    click.option(
+        "--n", type=click.IntRange(min=1), default=128, show_default=True, help="How many: the first N."
+    ),
+    click.option(
+        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every draw."
+    ),
+    click.option(
+        "--probes",
+        type=click.IntRange(min=2),
+        default=32,
+        show_default=True,
+        help="Random sign vectors of Hutchinson's estimate.",
+    ),
+    click.option(
+        "--stop-gradient/--full-gradient",
+        default=True,
+        show_default=True,
+        help="Whether the clean softmax of a paired loss is a constant, as in the paper's traces.",
+    ),
+)
+
+
+def _load(
+    model: str, data_root: Path | None, split: str, n: int, seed: int
+) -> tuple[PixelModel, Points, int]:
+    """The model, its images with adversarial points, and the number of images of the split."""
+    from robustzoo.data import load_dataset
+    from robustzoo.diagnostics.model_loss import adversarial_points
+    from robustzoo.hub.load import load
+
+    loaded = load(model)
+    dataset = load_dataset(loaded.recipe.dataset, data_root, split)
+    return loaded, adversarial_points(loaded, dataset, min(n, len(dataset)), seed), len(dataset)
+
+
+@diagnose.command()
+@_model_options
+@click.option("--sigma0", type=float, help="Standard deviation of the prior; with --beta.")
+@click.option("--beta", type=float, help="Weight of the data against the prior; with --sigma0.")
+@click.option("--lambda", "trh_lambda", type=float, help="Weight of the trace; default: the recipe's.")
+@click.option("--gamma", "trh_gamma", type=float, help="Weight of |theta|^2; default: the recipe's.")
+@click.option("--tau", type=float, default=0.05, show_default=True, help="1 - confidence.")
+@click.option(
+    "--sub-gaussian",
+    type=float,
+    metavar="S2",
+    help="Assume a sub-Gaussian loss of this variance factor, which gives the constant C a value.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+def bound(
+    model: str,
+    data_root: Path | None,
+    split: str,
+    n: int,
+    seed: int,
+    probes: int,
+    stop_gradient: bool,
+    sigma0: float | None,
+    beta: float | None,
+    trh_lambda: float | None,
+    trh_gamma: float | None,
+    tau: float,
+    sub_gaussian: float | None,
+    as_json: bool,
+) -> None:
+    """The paper's PAC-Bayes bound at the weights of MODEL (a registry name or a model folder), term by term.
+
+    The prior is given by --sigma0 and --beta, or by --lambda = sigma0^2 / 2 and
+    --gamma = 1 / (2 beta sigma0^2).
+    """
+    from robustzoo.diagnostics.bound import BoundError, Prior
+    from robustzoo.diagnostics.model_bound import model_bound, report
+
+    if (sigma0 is None) != (beta is None) or (sigma0 is not None and (trh_lambda or trh_gamma)):
+        raise BoundError("give --sigma0 together with --beta, or --lambda and --gamma, not a mixture")
+    loaded, points, samples = _load(model, data_root, split, n, seed)
+    if sigma0 is not None:
+        prior = Prior(sigma0**2, beta)
+    else:
+        made = loaded.recipe
+        prior = Prior.of_recipe(
+            made.trh_lambda if trh_lambda is None else trh_lambda,
+            made.trh_gamma if trh_gamma is None else trh_gamma,
+        )
+    found = model_bound(
+        loaded,
+        points,
+        prior,
+        samples=samples,
+        probes=probes,
+        seed=seed,
+        stop_gradient=stop_gradient,
+        tau=tau,
+        sub_gaussian=sub_gaussian,
+    )
+    click.echo(json.dumps(found, indent=1) if as_json else report(found))
+
+
+@diagnose.command()
+@_model_options
+@click.option(
+    "--weights-only", is_flag=True, help="Leave biases, scales and other one-dimensional parameters out."
+)
+@click.option(
+    "--exact-up-to",
+    type=click.IntRange(min=0),
+    default=1000,
+    show_default=True,
+    metavar="P",
+    help="Layers of at most P parameters get their exact trace.",
+)
+@click.option(
+    "--eigenvalues",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    metavar="K",
+    help="The K smallest and K largest eigenvalues of each layer and the whole; 0: none.",
+)
+@click.option("--double", is_flag=True, help="Compute in float64.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the table as CSV.")
+@click.option(
+    "--spectrum",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write each layer's spectrum as CSV: eigenvalues, or nodes of Lanczos quadrature, and weights.",
+)
+def hessian(
+    model: str,
+    data_root: Path | None,
+    split: str,
+    n: int,
+    seed: int,
+    probes: int,
+    stop_gradient: bool,
+    weights_only: bool,
+    exact_up_to: int,
+    eigenvalues: int,
+    double: bool,
+    out: Path | None,
+    spectrum: Path | None,
+) -> None:
+    """Trace and extreme eigenvalues of the Hessian of MODEL's robust loss, per layer.
+
+    MODEL is a registry name or a model folder; the loss is its recipe's, at fixed adversarial points.
+    """
+    from robustzoo.diagnostics.hessian import LossHessian
+    from robustzoo.diagnostics.layer_table import COLUMNS, SPECTRUM_COLUMNS, layer_table, spectrum_table
+    from robustzoo.diagnostics.model_loss import loss_function, top_layer_trace
+    from robustzoo.diagnostics.results import write_csv
+
+    loaded, points, _ = _load(model, data_root, split, n, seed)
+    loss, parameters = loss_function(loaded, points, stop_gradient=stop_gradient, double=double)
+    names = [name for name, p in parameters.items() if not weights_only or p.ndim > 1]
+    whole = LossHessian(loss, parameters, names)
+    rows = layer_table(whole, probes=probes, seed=seed, exact_up_to=exact_up_to, eigenvalues=eigenvalues)
+    click.echo(
+        f"{loaded.name}: loss {loaded.recipe.loss} = {whole.loss.item():.6g} on {len(points.y)} images"
+    )
+    click.echo(_table([list(COLUMNS), *[[_cell(row[key]) for key in COLUMNS] for row in rows]]))
+    top = top_layer_trace(loaded, points, stop_gradient=stop_gradient)
+    click.echo(f"top-layer weight, closed form: trace {top:.6g}")
+    if out is not None:
+        click.echo(f"wrote {write_csv(out, COLUMNS, rows)}")
+    if spectrum is not None:
+        nodes = spectrum_table(whole, seed=seed, exact_up_to=exact_up_to)
+        click.echo(f"wrote {write_csv(spectrum, SPECTRUM_COLUMNS, nodes)}")
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _table(rows: list[list[str]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+@diagnose.command("two-moons")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the results."
+)
+@click.option("--epochs", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="How many: 0, 1, ...")
+@click.option(
+    "--probes", type=click.IntRange(min=2), default=16, show_default=True, help="Hutchinson probes."
+)
+@click.option("--workers", type=click.IntRange(min=1), help="Processes; default: one per core.")
+def two_moons(out: Path, epochs: int, seeds: int, probes: int, workers: int | None) -> None:
+    """The paper's two-moons study: traces and eigenvalue spreads over epochs, as two figures and CSV."""
+    from robustzoo.diagnostics.two_moons import run_study, summary
+
+    rows = run_study(
+        out,
+        seeds=range(seeds),
+        epochs=epochs,
+        probes=probes,
+        workers=workers,
+        on_seed=lambda seed: click.echo(f"seed {seed} done", err=True),
+    )
+    click.echo(summary(rows))
+    click.echo(f"wrote {out}")
+
+
+@diagnose.command("lambda-sweep")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the results."
+)
+@click.option("--losses", default="at,trades", show_default=True, help="Comma-separated.")
+@click.option(
+    "--lambdas", metavar="L1,L2,...", help="Comma-separated; default: the values the paper searched."
+)
+@click.option(
+    "--steps", type=click.IntRange(min=1), help="Optimizer steps of each run; default: the recipe's."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--resume", is_flag=True, help="Continue the sweep in --out.")
+def lambda_sweep(
+    out: Path, losses: str, lambdas: str | None, steps: int | None, seed: int, resume: bool
+) -> None:
+    """Train digits recipes with several lambdas and draw accuracy against lambda.
+
+    Needs a checkout of the repository (training/train.py). Measured on images kept out of training, never on
+    test images: a lambda may be chosen by the result.
+    """
+    from robustzoo.diagnostics.lambda_sweep import LAMBDAS, SweepError, run_sweep
+
+    try:
+        values = LAMBDAS if lambdas is None else tuple(float(text) for text in lambdas.split(","))
+    except ValueError:
+        raise SweepError(f"--lambdas {lambdas!r} are not numbers with commas between them") from None
+    run_sweep(
+        out,
+        losses=tuple(text.strip() for text in losses.split(",")),
+        lambdas=values,
+        steps=steps,
+        seed=seed,
+        resume=resume,
+        say=click.echo,
+    )
+    click.echo(f"wrote {out}")

@@ -1,0 +1,112 @@
+"""`robustzoo diagnose`: what is printed and written, and what bad input gets."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from robustzoo.cli import group
+from robustzoo.diagnostics.bound import BoundError
+from robustzoo.diagnostics.lambda_sweep import SweepError
+from robustzoo.registry import UnknownName
+
+MODEL = "vit_micro2.digits_linf.at_trh"
+FEW = ("--n", "4", "--probes", "2")
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(group, ["diagnose", *arguments], catch_exceptions=False)
+
+
+def test_help_names_the_four_commands_without_torch():
+    code = (
+        "import sys; from click.testing import CliRunner; from robustzoo.cli import group; "
+        "shown = CliRunner().invoke(group, ['diagnose', '--help']).output; "
+        "assert all(name in shown for name in ('bound', 'hessian', 'two-moons', 'lambda-sweep')), shown; "
+        "assert not {'torch', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_bound_prints_every_term_and_what_is_unknown():
+    shown = run("bound", MODEL, *FEW).stdout
+    assert "sigma0^2 0.02" in shown and "lambda 0.01" in shown and "gamma 0.0001" in shown
+    assert "m = 1,147 images" in shown and "unknown" in shown and "states neither tau" in shown
+
+
+def test_bound_json_adds_up():
+    record = json.loads(
+        run("bound", MODEL, *FEW, "--sigma0", "0.1", "--beta", "500", "--sub-gaussian", "2", "--json").stdout
+    )
+    assert record["lambda"] == pytest.approx(0.005) and record["gamma"] == pytest.approx(0.1)
+    terms = record["robust_loss"] + record["norm_term"] + record["trace_term_top"]
+    assert record["value_top"] == pytest.approx(terms)
+    constants = record["confidence_term"] + record["moment_term"]
+    assert record["total_top"] == pytest.approx(terms + constants)
+    assert record["moment_term"] == pytest.approx(500 * 2 / (2 * 1147))
+
+
+def test_bound_takes_lambda_and_gamma():
+    record = json.loads(run("bound", MODEL, *FEW, "--lambda", "0.5", "--gamma", "0.25", "--json").stdout)
+    assert record["sigma0_squared"] == pytest.approx(1.0) and record["beta"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sigma0", "0.1"), "together"),
+        (("--sigma0", "0.1", "--beta", "1", "--lambda", "1"), "mixture"),
+        (("--sigma0", "0", "--beta", "1"), "above 0"),
+        (("--tau", "0"), "tau"),
+    ],
+)
+def test_bound_refuses_a_half_given_prior(options, message):
+    with pytest.raises(BoundError, match=message):
+        run("bound", MODEL, *FEW, *options)
+
+
+def test_bound_of_a_recipe_without_trh_asks_for_a_prior():
+    with pytest.raises(BoundError, match="Give both"):
+        run("bound", "vit_micro2.digits_linf.at_base", *FEW)
+
+
+def test_hessian_prints_and_writes_a_row_per_layer(tmp_path):
+    out, spectrum = tmp_path / "table.csv", tmp_path / "spectrum.csv"
+    shown = run("hessian", MODEL, *FEW, "--weights-only", "--eigenvalues", "0", "--out", str(out)).stdout
+    assert "top-layer weight, closed form" in shown
+    with out.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    layers = ["cls_token", "pos_embed", "patch_embed", *(f"blocks.{i}" for i in range(4)), "head", "all"]
+    assert [row["layer"] for row in rows] == layers
+    head = rows[-2]
+    assert (head["parameters"], head["method"], head["standard_error"]) == ("640", "exact", "0")
+    closed_form = float(shown.split("closed form: trace ")[1].split()[0])
+    assert float(head["trace"]) == pytest.approx(closed_form, rel=1e-3)
+    assert not spectrum.exists()
+
+
+def test_an_unknown_model_is_refused():
+    with pytest.raises(UnknownName):
+        run("hessian", "vit_micro2.digits_linf.at_thr")
+
+
+def test_two_moons_writes_tables_and_figures(tmp_path):
+    options = ("--epochs", "1", "--seeds", "1", "--probes", "2", "--workers", "1")
+    result = run("two-moons", "--out", str(tmp_path / "moons"), *options)
+    assert "Standard" in result.stdout and "after epoch 1" in result.stdout
+    header = (tmp_path / "moons" / "two_moons.csv").read_text().splitlines()[0]
+    assert header == "setting,epoch,layer,trace,eigenvalue_std"
+    assert len(list((tmp_path / "moons").glob("*.png"))) == 2
+
+
+def test_lambda_sweep_refuses_bad_lists(tmp_path):
+    with pytest.raises(SweepError, match="not numbers"):
+        run("lambda-sweep", "--out", str(tmp_path / "sweep"), "--lambdas", "1e-3;1e-2")
+    with pytest.raises(SweepError, match="not above 0"):
+        run("lambda-sweep", "--out", str(tmp_path / "sweep"), "--lambdas=-1")
+    assert not (tmp_path / "sweep").exists()
