@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robustzoo.cards.files import write_atomic
+from robustzoo.atomic_files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ def write_csv(path: str | Path, columns: Sequence[str], rows: Iterable[Mapping[s
     for row in rows:
         writer.writerow({key: f"{v:.9g}" if isinstance(v, float) else v for key, v in row.items()})
     path = Path(path)
-    write_atomic(path, stream.getvalue().encode())
+    write_bytes(path, stream.getvalue().encode())
     return path
 
 
@@ -35,5 +35,5 @@ def write_figure(path: str | Path, figure: Figure) -> Path:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=150, metadata={"Software": None})
     path = Path(path)
-    write_atomic(path, stream.getvalue())
+    write_bytes(path, stream.getvalue())
     return path

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import robustzoo
-from robustzoo.cards.files import write_atomic
+from robustzoo.atomic_files import write_text
 from robustzoo.diagnostics.lambda_sweep import figure
 from robustzoo.diagnostics.lambda_sweep.measure import COLUMNS, measure
 from robustzoo.diagnostics.results import write_csv
@@ -75,8 +75,9 @@ class Run:
 
     def command(self, trainer: Path) -> list[str]:
         changes = [text for key, value in self.overrides.items() for text in ("--set", f"{key}={value}")]
-        options = ["--seed", str(self.seed), "--out", str(self.folder), "--resume"]
-        return [sys.executable, str(trainer), self.name, *changes, *options]
+        options = ["--seed", str(self.seed), "--out", str(self.folder)]
+        started = ["--resume"] if (self.folder / "config.json").exists() else []
+        return [sys.executable, str(trainer), self.name, *changes, *options, *started]
 
 
 def run_sweep(
@@ -125,7 +126,7 @@ def run_sweep(
             say(f"{label}: measuring on the held-out images")
             row = measure(run.folder / "model", seed=run.seed)
             document = {**run.identity(), "row": row}
-            write_atomic(run.result, (json.dumps(document, indent=1) + "\n").encode())
+            write_text(run.result, json.dumps(document, indent=1) + "\n")
         row = {"loss": run.loss, "lambda": run.trh_lambda, **row}
         say(f"{label}: apgd-ce {row['apgd_ce_percent']:.1f} %, clean {row['clean_percent']:.1f} %")
         rows.append(row)
