@@ -41,7 +41,10 @@ def test_plan_changes_lambda_alone(tmp_path):
     ]
     assert runs[0].recipe().trh_lambda == 1e-3 and runs[0].overrides == {"trh_lambda": "0.001"}
     command = runs[0].command(tmp_path / "train.py")
-    assert command[2] == "vit_micro2.digits_linf.at_trh" and "--resume" in command
+    assert command[2] == "vit_micro2.digits_linf.at_trh" and "--resume" not in command
+    runs[0].folder.mkdir(parents=True)
+    (runs[0].folder / "config.json").touch()  # begun before
+    assert "--resume" in runs[0].command(tmp_path / "train.py")
     assert len({r.folder for r in runs}) == 4
 
 
