@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from robustzoo.data import ImageDataset, MixedImages, MixedOrder, TrainingOrder, load_dataset
+from robustzoo.data import DataError, ImageDataset, MixedImages, MixedOrder, TrainingOrder, load_dataset
 from robustzoo.data.readers.generated import GeneratedImages
 from robustzoo.registry import Recipe
 from robustzoo.registry.recipes import partial
@@ -45,6 +45,11 @@ def open_training_data(recipe: Recipe, job: Job) -> TrainingData:
     """
     images = load_dataset(recipe.training_data, job.data, "train")
     holdout = load_dataset(recipe.training_data, job.data, "holdout")
+    if recipe.batch_size > len(images):
+        raise DataError(
+            f"a batch of {recipe.batch_size:,} is more than the {len(images):,} training images; choose a "
+            f"smaller --batch-size"
+        )
     if not images.complete:
         recipe = partial(recipe, images=len(images))
     data = TrainingData(recipe, images, TrainingOrder(len(images), recipe.batch_size, job.seed), holdout)

@@ -23,6 +23,10 @@ class MissingTool(RuntimeError):
     """A program that DeepSpeed needs at its first start is not installed."""
 
 
+class PortInUse(RuntimeError):
+    """The address at which the processes of a run meet is taken."""
+
+
 class RefusedByRankZero(ValueError):
     """Rank 0 refused the run; the other ranks leave with its words."""
 
@@ -82,6 +86,7 @@ def start() -> Processes:
 
     Raises:
         MissingTool: no C++ compiler or ninja on a machine without a GPU.
+        PortInUse: another run has the launcher's port.
     """
     if "RANK" not in os.environ:
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
@@ -96,7 +101,15 @@ def start() -> Processes:
         accelerator.set_device(local_rank)
         device = torch.device(accelerator.device_name(local_rank))
     if not dist.is_initialized():
-        deepspeed.init_distributed(verbose=False)
+        try:
+            deepspeed.init_distributed(verbose=False)
+        except dist.DistNetworkError as error:
+            if "EADDRINUSE" not in str(error) and "address already in use" not in str(error).lower():
+                raise
+            raise PortInUse(
+                f"port {os.environ.get('MASTER_PORT')} is in use, perhaps by another training: choose "
+                "another with --master_port N behind `deepspeed`"
+            ) from error
     return Processes(dist.get_rank(), dist.get_world_size(), device)
 
 

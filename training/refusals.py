@@ -8,7 +8,7 @@ from robustzoo.models.initial import InitialWeightsError
 from robustzoo.objectives.objective import ObjectiveError
 from robustzoo.registry import IncompatibleName, RecipeError, UnknownName
 from training.export import ExportError
-from training.processes import MissingTool, RefusedByRankZero
+from training.processes import MissingTool, PortInUse, RefusedByRankZero
 from training.run_folder import RunFolderError
 from training.zero import LaunchError
 
@@ -23,6 +23,7 @@ REFUSALS = (
     MissingData,
     MissingTool,
     ObjectiveError,
+    PortInUse,
     RecipeError,
     RefusedByRankZero,
     RunFolderError,

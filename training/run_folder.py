@@ -20,8 +20,14 @@ from typing import Any
 
 from robustzoo import atomic_files
 
+try:
+    import fcntl
+except ImportError:  # not on Windows, where nothing keeps two trainings apart
+    fcntl = None  # type: ignore[assignment]
+
 SCHEMA = "robustzoo.run/1"
 AVERAGES = "averaged_weights.safetensors"  # in a checkpoint of a run that averages its weights
+_LOCK = ".lock"
 _TEMPORARY, _DISCARDED, _MANIFEST = ".writing-", ".discarded-", "manifest.json"
 _ANEW = "restore it, or begin a new run in another --out"
 
@@ -89,6 +95,24 @@ class RunFolder:
             )
         elif in_use:
             raise RunFolderError(f"{self.path} is not empty, and holds no run; choose another --out")
+
+    def claim(self) -> None:
+        """Make the folder, and keep it for this process until it ends: two trainings never write in one.
+
+        Raises:
+            RunFolderError: another process trains here, or nothing can be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / _LOCK).open("a")
+            if fcntl is not None:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunFolderError(
+                f"another process is training in {self.path}; wait for it, or choose another --out"
+            ) from error
+        except OSError as error:
+            raise RunFolderError(f"cannot write in {self.path}: {error}; choose another --out") from error
 
     def begin(self, settings: dict[str, Any]) -> None:
         """Write config.json where there is none, and remove what a killed process left behind.

@@ -90,6 +90,7 @@ def train(job: Job) -> None:
     torch.manual_seed(job.seed + 1 + group.rank)  # for dropout and stochastic depth
     if done:
         zero.load_state(engine, run.checkpoint(done), group.rank, average)
+    group.decide(run.claim)
     metrics = None
     if group.is_main:
         run.begin(settings)
@@ -163,7 +164,7 @@ def train(job: Job) -> None:
             "learning_rate": rate,
             "trh_lambda": objective.trh_lambda(step),
             "epsilon": objective.threat_model(step).eps,
-            "images_per_second": round(images_per_second, 1),
+            "images_per_second": float(f"{images_per_second:.4g}"),
         }
         if due["validate"]:
             with nullcontext() if average is None else average.in_place():  # what is exported is validated

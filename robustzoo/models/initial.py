@@ -19,6 +19,9 @@ UNPINNED = "unpinned"
 _STEM, _PROJECTION, _HEAD = "patch_embed.backbone.", "patch_embed.proj.", "head."
 
 
+_ELSE = "Give weights of the same architecture and image size, or --init random"
+
+
 class InitialWeightsError(ValueError):
     """Initial weights that cannot be had, or do not fit the network."""
 
@@ -141,7 +144,7 @@ def _fill(
     try:
         body, words = _adapt(body, expected, kernel_downsampling)
     except AdaptationError as error:
-        raise InitialWeightsError(f"{origin} does not fit the network: {error}") from error
+        raise InitialWeightsError(f"{origin} does not fit the network: {error}. {_ELSE}") from error
     wanted = {name: tensor for name, tensor in expected.items() if name not in made}
     problems = [f"{name} is missing" for name in wanted if name not in body]
     problems += [f"{name} is unknown" for name in body if name not in wanted]
@@ -193,6 +196,5 @@ def _refuse(origin: str, problems: list[str]) -> None:
     if problems:
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise InitialWeightsError(
-            f"{origin} does not fit the network: {'; '.join(sorted(problems)[:4])}{more}. "
-            "Give weights of the same architecture and image size, or --init random"
+            f"{origin} does not fit the network: {'; '.join(sorted(problems)[:4])}{more}. {_ELSE}"
         )

@@ -61,6 +61,7 @@ def perturbed(parameters: Sequence[nn.Parameter], directions: Sequence[Tensor], 
         with torch.no_grad():
             for parameter, move in zip(parameters, perturbations(kept, directions, delta), strict=True):
                 parameter.add_(move)
+        del directions  # as large as the weights, and not needed in the block
         yield
     finally:
         with torch.no_grad():

@@ -150,3 +150,10 @@ def test_clock(monkeypatch):
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00:00"), (59.6, "0:01:00"), (3725, "1:02:05")])
 def test_duration(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_folder_is_kept_for_one_process(tmp_path):
+    first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    first.claim()
+    with pytest.raises(RunFolderError, match="another process is training in"):
+        second.claim()

@@ -286,3 +286,20 @@ def test_a_longer_run_of_the_same_recipe(train, tmp_path, weights):
     assert train([*grown, "--max-steps", "4", "--resume"]) == 0
     assert train([AT_TRH, *small(), "--out", str(tmp_path / "straight"), "--max-steps", "4"]) == 0
     assert largest_difference(weights(tmp_path / "grown/model"), weights(tmp_path / "straight/model")) == 0
+
+
+def test_a_batch_larger_than_the_data_is_refused(train, tmp_path, capsys):
+    arguments = [AT_TRH, "--batch-size", "100000000", "--out", str(tmp_path / "run")]
+    assert train(arguments) == 2
+    assert "a batch of 100,000,000 is more than the 1,147 training images" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_port_in_use_is_told(monkeypatch, train, tmp_path, capsys):
+    def taken(**flags):
+        raise torch.distributed.DistNetworkError("The server socket has failed. EADDRINUSE, port 29500")
+
+    monkeypatch.setattr("training.processes.dist.is_initialized", lambda: False)
+    monkeypatch.setattr("training.processes.deepspeed.init_distributed", taken)
+    assert train([AT_TRH, *small(), "--out", str(tmp_path / "run")]) == 2
+    assert "is in use" in (said := capsys.readouterr().err) and "--master_port" in said
