@@ -51,9 +51,11 @@ def test_moons_are_two_noisy_half_circles():
 def test_the_network_has_10_400_weights_and_settings_start_equal():
     network = initial_network(0)
     assert sum(w[0].numel() for w in network.weights) == 10_400
-    for weight in network.weights:
-        assert torch.equal(weight[0], weight[1]) and torch.equal(weight[0], weight[2])
-    assert all((bias == 0).all() for bias in network.biases)
+    for values in (*network.weights, *network.biases):
+        assert torch.equal(values[0], values[1]) and torch.equal(values[0], values[2])
+    for weight, inputs in zip(network.weights, (2, 100, 100), strict=True):
+        assert weight.abs().max() <= inputs**-0.5
+        assert 0.9 < weight[0].std() * (3 * inputs) ** 0.5 < 1.1  # uniform within 1 / sqrt(inputs)
 
 
 def test_the_attack_is_one_step_projected_to_the_ball():

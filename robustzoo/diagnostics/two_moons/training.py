@@ -3,8 +3,8 @@
 From the paper: 500 points, the network, adversarial training with epsilon 0.02 in the maximum norm and one
 step, momentum SGD at 0.1 for 100 epochs, lambda 0.5 on the top layer's trace or 0.05 on that of all weights.
 Ours: noise 0.1, batches of 50, momentum 0.9, the attack's uniform start and step of 2.5 epsilon (Madry et
-al.'s rule), weights of variance 1 / inputs and zero biases. The plane has no box. Everything random is keyed
-by the seed, and the settings share data, initial weights, order and starts: they differ in the penalty alone.
+al.'s rule), torch's default initial weights and biases. The plane has no box. Everything random is keyed by
+the seed, and the settings share data, initial weights, order and starts: they differ in the penalty alone.
 """
 
 from __future__ import annotations
@@ -38,13 +38,16 @@ def moons(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def initial_network(seed: int) -> ReluNetwork:
-    """Random weights for one seed, one network per setting, all equal: (3, out, in) and (3, out) float64."""
+    """Random weights and biases of one seed, one network per setting, all equal, float64.
+
+    Uniform within 1 / sqrt(inputs), as torch's Linear draws them.
+    """
     weights, biases = [], []
     for i, (below, above) in enumerate(pairwise(WIDTHS)):
-        draw = keyed_noise.normal(seed, torch.tensor([i]), "two-moons/weights", (above, below))
-        weight = (draw[0].double() / below**0.5).repeat(len(SETTINGS), 1, 1)
-        weights.append(weight.requires_grad_())
-        biases.append(weight.new_zeros(len(SETTINGS), above).requires_grad_())
+        for kind, shape, tensors in (("weights", (above, below), weights), ("biases", (above,), biases)):
+            draw = keyed_noise.uniform(seed, torch.tensor([i]), f"two-moons/{kind}", shape)
+            values = (2.0 * draw.double() - 1.0) / below**0.5  # (1, *shape)
+            tensors.append(values.repeat(len(SETTINGS), *(1,) * len(shape)).requires_grad_())
     return ReluNetwork(tuple(weights), tuple(biases))
 
 
