@@ -197,7 +197,8 @@ def hessian(
     )
     click.echo(_table([list(COLUMNS), *[[_cell(row[key]) for key in COLUMNS] for row in rows]]))
     top = top_layer_trace(loaded, points, stop_gradient=stop_gradient)
-    click.echo(f"top-layer weight, closed form: trace {top:.6g}")
+    without = " (of the loss without S2O's term)" if "s2o" in loaded.recipe.defences else ""
+    click.echo(f"top-layer weight, closed form: trace {top:.6g}{without}")
     if out is not None:
         click.echo(f"wrote {write_csv(out, COLUMNS, rows)}")
     if spectrum is not None:
