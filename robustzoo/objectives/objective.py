@@ -23,6 +23,7 @@ from robustzoo import keyed_noise
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.pgd import at_least_float32, pgd, uniform_start
 from robustzoo.objectives import trace_of_hessian
+from robustzoo.objectives.lambda_schedules import SCHEDULES
 from robustzoo.objectives.losses import cross_entropy, kl_divergence, log_softmax
 from robustzoo.objectives.robust_losses import LOSSES
 from robustzoo.objectives.weight_perturbation import perturbed_parameters
@@ -211,29 +212,6 @@ class Objective:
         return x + GAUSSIAN_START * keyed_noise.normal(
             seed, ids, PURPOSE, shape, index=epochs, device=x.device
         ).to(x.dtype)
-
-
-def _constant(step: int, total_steps: int) -> float:
-    return 1.0
-
-
-def _linear(step: int, total_steps: int) -> float:
-    return step / total_steps
-
-
-def _multistep(step: int, total_steps: int) -> float:
-    """0.01 before 10 % of the steps, 0.1 before 50 %, then 1; in integers, so that the edges are exact."""
-    if 10 * step < total_steps:
-        return 0.01
-    return 0.1 if 2 * step < total_steps else 1.0
-
-
-# Name -> (step, total steps) -> factor of lambda. Source: the paper's appendix on lambda schedules.
-SCHEDULES: dict[str, Callable[[int, int], float]] = {
-    "constant": _constant,
-    "linear": _linear,
-    "multistep": _multistep,
-}
 
 
 def _require(field: str, value: object, choices: tuple[str, ...]) -> None:
