@@ -16,10 +16,11 @@ from robustzoo.cli.json_errors import JsonErrors
     "--data",
     "data",
     metavar="DATASET",
-    help="Dataset name, or a folder of images; default: the model's own dataset.",
+    help="Dataset name, or a folder of the model's dataset (for digits: one sub-folder of images per class); "
+    "default: the model's own dataset.",
 )
 @click.option(
-    "--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files (digits needs none)."
+    "--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files (not for digits)."
 )
 @click.option("--threat-model", metavar="NORM:EPS", help="For example linf:8/255; default: the model's own.")
 @click.option(

@@ -104,7 +104,7 @@ def decode(file, channels: int, origin: str) -> Image.Image:
 def to_bytes(image: Image.Image) -> np.ndarray:
     """uint8 (C, H, W) of a decoded image."""
     pixels = np.asarray(image, dtype=np.uint8)
-    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    return pixels[None].copy() if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def to_unit(pixels: np.ndarray) -> Tensor:
@@ -127,10 +127,20 @@ def existing_root(key: str, root: str | Path | None, layout: str) -> Path:
     return path
 
 
-def require_root(key: str, root: str | Path | None) -> None:
-    """For data that need no folder: raises MissingData where one is named that does not exist."""
-    if root is not None and not Path(root).expanduser().exists():
-        raise MissingData(f"no data at {root}; {key} need no data folder, so leave it away")
+def refuse_root(key: str, root: str | Path | None, source: str = "") -> None:
+    """For data that need no folder: raises MissingData or DataError where one is named, since nothing would
+    be read from it.
+
+    source: where the data come from instead, in words.
+    """
+    if root is None:
+        return
+    if not Path(root).expanduser().exists():
+        raise MissingData(f"no data at {root}; {key} {source}need no data folder, so leave it away")
+    raise DataError(
+        f"the data folder {str(root)!r} would not be read: {key} {source}need no data folder, so leave it "
+        "away. To evaluate the images of a folder, give the folder itself as data (--data DIR)"
+    )
 
 
 def take_stock(dataset: ImageDataset, found: int, where: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from robustzoo.data.datasets import LOADERS, load_dataset
-from robustzoo.data.image_dataset import DataError, ImageDataset, require_root
+from robustzoo.data.image_dataset import DataError, ImageDataset, refuse_root
 from robustzoo.data.readers.image_folder import open_folder
 
 _FLOAT_LABELS = "labels must be integer class ids; convert them with .long()"
@@ -116,16 +116,20 @@ def open_data(
 
     data: a name of the catalog (files in root), a folder with one folder per class (cropped to image_size), a
     pair of tensors (x, y), a torch Dataset, or an ImageDataset, which is returned as it is.
-    root is looked at wherever it is given, so that a mistyped folder never goes unnoticed.
+    root is refused wherever nothing would be read from it, so that a folder never goes unnoticed.
     num_classes: of the model, for data that do not say. Raises DataError and MissingData.
     """
     if not isinstance(data, str | Path):
-        require_root("these images", root)
+        refuse_root("these images", root)
     if isinstance(data, ImageDataset):
         return data
     if isinstance(data, str) and (data in LOADERS or not (os.sep in data or Path(data).is_dir())):
         return load_dataset(data, root, split)
     if isinstance(data, str | Path):
+        if root is not None:
+            raise DataError(
+                f"data is the folder {str(data)!r}, and data_root is given too; expected one folder"
+            )
         return open_folder(data, image_size)
     if isinstance(data, Tensor | np.ndarray):
         raise DataError(

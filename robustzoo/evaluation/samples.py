@@ -19,6 +19,8 @@ from robustzoo.data import (
     open_data,
     pixel_digest,
 )
+from robustzoo.data.datasets import LOADERS, WITHOUT_FILES
+from robustzoo.data.readers.image_folder import open_folder
 
 
 def open_samples(data: Any, model: nn.Module, data_root: str | Path | None = None) -> ImageDataset:
@@ -27,18 +29,23 @@ def open_samples(data: Any, model: nn.Module, data_root: str | Path | None = Non
     Args:
         data: a dataset name of the catalog (its test split, with files in `data_root`), a folder, a torch
             Dataset of (image, label) pairs, or a pair of tensors (images: (N, C, H, W) in [0, 1], labels:
-            (N,) integers). A folder holds what the model's recipe was made for; for a model without a
-            recipe, one sub-folder of image files per class.
+            (N,) integers). A folder holds the dataset of the model's recipe; for a model without a recipe,
+            or with one whose dataset has no files, one sub-folder of image files per class, in the order of
+            the class ids. Text that is a name of the catalog never means a folder.
 
     Raises:
         DataError, MissingData: none of these, or files or samples that are not as they should be.
     """
     recipe = getattr(model, "recipe", None)
-    if recipe is not None and isinstance(data, str | Path) and Path(data).is_dir():
+    folder = isinstance(data, Path) or (isinstance(data, str) and data not in LOADERS)
+    if recipe is not None and folder and Path(data).is_dir():
         if data_root is not None:
             raise DataError(
                 f"data is the folder {str(data)!r}, and data_root is given too; expected one folder"
             )
+        if recipe.dataset in WITHOUT_FILES:
+            # Whole images: its images are small, and a border cut off would be a good part of them.
+            return open_folder(data, recipe.image_size, recipe.image_size, recipe.channels)
         return load_dataset(recipe.dataset, data, split="test")
     shape = getattr(model, "input_shape", None)
     return open_data(data, data_root, **({} if shape is None else {"image_size": shape[1]}))

@@ -44,7 +44,7 @@ ERRORS = [
     (("verify", NAME, "--seed", "-1"), "BadParameter", "-1"),
     (("verify", NAME, NAME, "--card", "x.md"), "UsageError", "exactly one MODEL"),
     (("evaluate", NAME, "--protocol", "autoattack"), "ProtocolError", "aa-standard"),
-    (("evaluate", NAME, "--data-root", "nowhere"), "MissingData", "digits need no data folder"),
+    (("evaluate", NAME, "--data-root", "nowhere"), "MissingData", "and need no data folder"),
     (("evaluate", NAME, "--data", "cifar10"), "MissingData", "--data-root DIR"),
     (("evaluate",), "MissingParameter", "MODEL"),
 ]

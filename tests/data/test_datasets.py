@@ -23,6 +23,9 @@ def test_digits_agree_with_the_catalog():
 def test_unknown_names_suggest_the_nearest():
     with pytest.raises(DataError, match=r"'cifr10jpg'.*Did you mean cifar10jpg"):
         load_dataset("cifr10jpg")
+    for key in (None, ["digits"]):
+        with pytest.raises(DataError, match=r"the name of a data set is text, not .*There are: digits"):
+            load_dataset(key)
     with pytest.raises(DataError, match=r"'val'.*train, holdout, test"):
         load_dataset("digits", split="val")
 

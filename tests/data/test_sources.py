@@ -81,11 +81,12 @@ def test_the_first_image_with_nan_is_named():
         list(DatasetSource(TensorDataset(x, Y)))
 
 
-def test_a_data_folder_that_does_not_exist_is_refused_where_none_is_needed(tmp_path):
+def test_a_data_folder_is_refused_where_none_is_needed(tmp_path):
     for data in ("digits", (X, Y), TensorDataset(X, Y), load_dataset("digits")):
         with pytest.raises(MissingData, match=r"no data at .*nowhere; .* need no data folder, so leave it"):
             open_data(data, tmp_path / "nowhere")
-        assert len(open_data(data, tmp_path)) > 0
+        with pytest.raises(DataError, match=r"would not be read: .* need no data folder, so leave it"):
+            open_data(data, tmp_path)
 
 
 def test_low_precision_becomes_float32_and_number_types_of_labels():
@@ -122,6 +123,8 @@ def test_names_folders_and_data_sets(tmp_path):
         Image.new("RGB", (20, 20)).save(tmp_path / name / "1.png")
     for folder in (tmp_path, str(tmp_path)):
         assert open_data(folder, image_size=16).classes == ("a", "b")
+    with pytest.raises(DataError, match="data_root is given too; expected one folder"):
+        open_data(tmp_path, tmp_path)
     digits = load_dataset("digits")
     assert open_data(digits) is digits
     assert len(open_data("digits", split="holdout")) == 150

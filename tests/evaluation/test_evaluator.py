@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from robustzoo.attacks.protocols import protocol
 from robustzoo.cards import Claim, Evidence, Witnesses, lint_card, render_card
-from robustzoo.data import load_dataset
+from robustzoo.data import DataError, load_dataset
 from robustzoo.evaluation.evaluator import evaluate, passes_at_most, weights_hash
 from robustzoo.evaluation.guards import EvaluationWarning
 from robustzoo.evaluation.report import report
@@ -184,6 +184,24 @@ def test_data_may_be_tensors_a_dataset_or_a_folder(linear, evidence, tmp_path):
         bright[2].bias.copy_(torch.tensor([1.5, -1.5]))
     found = evaluate(bright, tmp_path, "linf:8/255", "pgd-2", progress=False)
     assert found.clean_accuracy.correct == found.robust_accuracy.correct == 6
+
+
+def test_a_folder_is_evaluated_though_the_models_own_dataset_has_no_files(published, tmp_path, monkeypatch):
+    model, digits = read_folder(published), load_dataset("digits")
+    for i in range(40):
+        x, label = digits[i]
+        (tmp_path / "digits" / str(label)).mkdir(parents=True, exist_ok=True)
+        pixels = (x[0] * 255).round().to(torch.uint8).numpy()
+        Image.fromarray(pixels).save(tmp_path / "digits" / str(label) / f"{i}.png")
+    options = {"protocol": "pgd-1", "name": "mine", "progress": False}
+    for folder in (tmp_path / "digits", str(tmp_path / "digits")):
+        found = evaluate(model, folder, **options)
+        assert found.doc["counts"]["n"] == 40 and found.doc["dataset"]["image_shape"] == [1, 8, 8]
+        assert found.clean_accuracy.correct >= 30
+    monkeypatch.chdir(tmp_path)  # a name of the catalog stays one, whatever lies beside it
+    assert evaluate(model, "digits", n=3, **options).doc["dataset"]["split"] == "test"
+    with pytest.raises(DataError, match="digits come with scikit-learn and need no data folder"):
+        evaluate(model, "digits", data_root=tmp_path, **options)
 
 
 def test_weights_changed_in_memory_are_not_called_by_the_files_hash(published):

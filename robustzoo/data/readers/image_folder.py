@@ -30,6 +30,7 @@ class ImageFolder(Photographs):
         classes: tuple[str, ...],
         image_size: int = 224,
         resize: int | None = 256,
+        channels: int = 3,
     ):
         self._folder = folder
         names, labels = [], []
@@ -44,7 +45,7 @@ class ImageFolder(Photographs):
             names += [os.fsencode(f"{name}/{image}") for image in images]
             labels += [class_index[name]] * len(images)
         self._names = np.array(names)  # fixed-width bytes: a list of a million paths would take 100 MB
-        super().__init__(key, split, np.array(labels, np.int64), classes, image_size, resize)
+        super().__init__(key, split, np.array(labels, np.int64), classes, image_size, resize, channels)
 
     def select(self, items: np.ndarray) -> ImageFolder:
         """Keep only these items, in this order. Returns self."""
@@ -53,7 +54,7 @@ class ImageFolder(Photographs):
 
     def _photograph(self, i: int) -> tuple[Image.Image, str]:
         path = self._folder / os.fsdecode(self._names[i])
-        return decode(path, 3, f"image {i}, {path}"), f"image {i}, {path}"
+        return decode(path, self.image_shape[0], f"image {i}, {path}"), f"image {i}, {path}"
 
 
 def class_folders(folder: Path) -> list[str]:
@@ -61,10 +62,13 @@ def class_folders(folder: Path) -> list[str]:
     return sorted(e.name for e in os.scandir(folder) if e.is_dir() and not e.name.startswith("."))
 
 
-def open_folder(root: str | Path, image_size: int = 224, resize: int | None = None) -> ImageFolder:
+def open_folder(
+    root: str | Path, image_size: int = 224, resize: int | None = None, channels: int = 3
+) -> ImageFolder:
     """Anyone's images in one folder per class; labels count the folders in sorted order, from 0.
 
     resize: short side before the centre crop (default: image_size * 256 / 224, rounded).
+    channels: 3 for RGB, 1 for grey.
     Raises MissingData where there is no such folder, DataError where it has no class folders or an empty one.
     """
     folder = existing_root("a folder of images", root, "one folder of images per class")
@@ -73,4 +77,6 @@ def open_folder(root: str | Path, image_size: int = 224, resize: int | None = No
         raise DataError(f"{folder} has no folders inside; expected one folder of images per class")
     index = {name: i for i, name in enumerate(names)}
     resize = round(image_size * 256 / 224) if resize is None else resize
-    return ImageFolder(folder.resolve().name, "test", folder, index, tuple(names), image_size, resize)
+    return ImageFolder(
+        folder.resolve().name, "test", folder, index, tuple(names), image_size, resize, channels
+    )

@@ -13,7 +13,7 @@ from robustzoo.data.transforms import centre_crop, random_crop, resize_short_sid
 
 
 class Photographs(ImageDataset):
-    """Images decoded on access, nothing kept. image_shape: (3, image_size, image_size).
+    """Images decoded on access, nothing kept. image_shape: (channels, image_size, image_size).
 
     An item is the photograph with its short side resized to `resize` pixels, cropped at the centre. For
     training, augmentation "fb" crops the resized photograph at a random place (ours), "crop" resizes a random
@@ -31,17 +31,18 @@ class Photographs(ImageDataset):
         classes: tuple[str, ...],
         image_size: int = 224,
         resize: int | None = 256,
+        channels: int = 3,
     ):
         if resize is not None and not 1 <= image_size <= resize:
             raise ValueError(
                 f"cannot crop {image_size} pixels from {resize}; choose resize >= image_size >= 1"
             )
         self._resize = resize
-        super().__init__(key, split, labels, (3, image_size, image_size), classes)
+        super().__init__(key, split, labels, (channels, image_size, image_size), classes)
 
     @abstractmethod
     def _photograph(self, i: int) -> tuple[Image.Image, str]:
-        """Item i decoded as RGB, and how an error names it."""
+        """Item i decoded as RGB (grey for one channel), and how an error names it."""
 
     def training_item(self, i: int, seed: int, epoch: int, augmentation: str) -> tuple[Tensor, int]:
         if self._resize is None or augmentation == "none":

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from robustzoo.data import load_dataset
+from robustzoo.data import DataError, MissingData, load_dataset
 from robustzoo.data.readers.digits import SPLIT_SIZES, drawn_split
 
 
@@ -50,3 +50,10 @@ def test_positions_outside_are_refused_so_that_iteration_ends():
     for i in (-1, 150):
         with pytest.raises(IndexError, match="0 to 149"):
             dataset[i]
+
+
+def test_a_folder_for_digits_is_refused_since_none_is_read(tmp_path):
+    with pytest.raises(DataError, match="digits come with scikit-learn and need no data folder"):
+        load_dataset("digits", tmp_path)
+    with pytest.raises(MissingData, match=r"no data at .*nowhere; digits come with scikit-learn"):
+        load_dataset("digits", tmp_path / "nowhere")
