@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,6 +31,12 @@ from robustzoo.evaluation.arguments import (
     check_threat_model,
     check_whole,
     check_writable,
+)
+from robustzoo.evaluation.evidence_files import (
+    evidence_path,
+    refuse_to_replace,
+    reserved,
+    write_evidence,
 )
 from robustzoo.evaluation.guards import (
     check_eval_mode,
@@ -90,7 +95,8 @@ def evaluate(
             must make the call under `if __name__ == "__main__":`.
         device: where to compute; default: where the model is.
         out: folder in which `evidence/<protocol>.<dataset>-<split>-<subset>.json` and its
-            `.witness.safetensors` are written, atomically, after everything has succeeded.
+            `.witness.safetensors` are written, atomically, after everything has succeeded. A file of that
+            name is replaced by the same evaluation alone, and one evaluation at a time writes there.
         data_root: folder of a named dataset's files.
         name: what the Evidence calls the model; default: its registry name (with the hash behind it where
             the weights are not the published ones), or its class.
@@ -105,7 +111,8 @@ def evaluate(
         that was classified correctly and broken).
 
     Raises:
-        GuardError: the model would give a meaningless number, or an argument is not what is expected.
+        GuardError: the model would give a meaningless number, an argument is not what is expected, or `out`
+            holds another evaluation's result under the same file name, or is being written by another run.
         NonFiniteLogits: the model answers NaN or infinity for an image, clean or attacked.
         DataError, MissingData, ThreatModelError, ProtocolError: what was asked for does not exist.
         WorkerError: a worker process failed. Nothing is written on any error.
@@ -125,16 +132,17 @@ def evaluate(
     check_eval_mode(model)
     device = machine.device_of(model) if device is None else machine.find_device(device)
     if out is not None:
-        check_writable(Path(out))
-    dataset = open_samples(data, model, data_root)
-
+        out = Path(out)
+        check_writable(out)
     started, start = datetime.datetime.now(datetime.timezone.utc), time.perf_counter()
     with (
+        reserved(out),
         Reporter(progress) as reporter,
         machine.strict_arithmetic(device),
         machine.placed(model, device),
         frozen(model),
     ):
+        dataset = open_samples(data, model, data_root)
         probe = probe_images([dataset[i][0] for i in range(min(4, len(dataset)))]).to(device)
         num_classes = check_forward(model, probe, gradients=protocol != "square")
         if dataset.labels is not None:  # known without reading the images; else checked as they are read
@@ -152,6 +160,10 @@ def evaluate(
             reporter.warn(identity.warning)
         workers = min(int(workers), len(subset))
         work = Work(dataset, protocol, threat_model, num_classes, int(seed), size, str(device))
+        described = {"name": identity.name, "sha256": identity.sha256}
+        terms = _terms(described, work, subset)
+        if out is not None:  # refused before the attack, whose hours would be lost
+            refuse_to_replace(evidence_path(out, work.protocol.name, terms["dataset"]), terms)
         reporter.say(cost_line(model, dataset[subset.indices[0]][0], work, len(subset), workers), "cost")
         results = _attack(model, work, subset, workers, reporter)
         witnesses = _witnesses(model, work, results, device, reporter)
@@ -160,23 +172,21 @@ def evaluate(
         masked = masking_warning(blind, sum(result.predicted == result.label for result in results))
         if masked is not None:
             reporter.warn(masked)
-
-    run = {
-        "started": started.isoformat(timespec="seconds"),
-        "wall_seconds": round(time.perf_counter() - start, 3),
-        "device": str(device),
-        "threads": fingerprint["threads"],
-        "workers": workers,
-        "fingerprint": fingerprint,
-        "versions": machine.versions(),
-        "zero_gradients": dict(sorted(blind.items())),
-    }
-    described = {"name": identity.name, "sha256": identity.sha256}
-    evidence = _evidence(described, work, subset, results, run)
-    evidence.witness_set = witnesses
-    if out is not None:
-        write_evidence(evidence, witnesses, Path(out))
-    return evidence
+        run = {
+            "started": started.isoformat(timespec="seconds"),
+            "wall_seconds": round(time.perf_counter() - start, 3),
+            "device": str(device),
+            "threads": fingerprint["threads"],
+            "workers": workers,
+            "fingerprint": fingerprint,
+            "versions": machine.versions(),
+            "zero_gradients": dict(sorted(blind.items())),
+        }
+        evidence = _evidence(terms, results, run)
+        evidence.witness_set = witnesses
+        if out is not None:
+            write_evidence(evidence, witnesses, out)
+        return evidence
 
 
 def cost_line(model: nn.Module, x: Tensor, work: Work, count: int, workers: int) -> str:
@@ -194,34 +204,18 @@ def cost_line(model: nn.Module, x: Tensor, work: Work, count: int, workers: int)
 
 
 def passes_at_most(protocol: Protocol) -> tuple[int, int]:
-    """(forwards, backwards) that a sample which is never broken costs at most.
+    """(forwards, backwards) that a sample costs at most.
 
-    One forward for the clean image; an attempt of I iterations evaluates its start and I points, all but the
-    last with a gradient. FAB may look at a second point per iteration, Square needs no gradient.
+    One forward for the clean image and one for the second look at the point that breaks it; an attempt of I
+    iterations evaluates its start and I points, all but the last with a gradient. FAB may look
+    at a second point per iteration, Square needs no gradient.
     """
-    forwards, backwards = 1, 0
+    forwards, backwards = 2, 0
     for member in protocol.members:
         steps = member.attempts * member.iterations
         forwards += member.attempts + steps * (2 if member.algorithm == "fab" else 1)
         backwards += 0 if member.algorithm == "square" else steps
     return forwards, backwards
-
-
-def write_evidence(evidence: Evidence, witnesses: Witnesses, out: Path) -> Path:
-    """Write witnesses, then the document that names them, into `out/evidence`; returns the document's path.
-
-    The document comes last, so that one that is there has its witnesses.
-    """
-    dataset, protocol = evidence.doc["dataset"], evidence.doc["protocol"]["name"]
-    stem = f"{protocol}.{dataset['id']}-{dataset['split']}-{dataset['subset']}"
-    stem = re.sub(r"[^A-Za-z0-9._+-]", "_", stem)
-    path = out / "evidence" / f"{stem}.json"
-    if len(witnesses):
-        file = path.with_name(f"{stem}.witness.safetensors")
-        sha256 = witnesses.save(file)
-        evidence.doc["witnesses"] = {"file": file.name, "sha256": sha256, "count": len(witnesses)}
-    evidence.save(path)
-    return path
 
 
 def _attack(
@@ -267,15 +261,14 @@ def _witnesses(
     )
 
 
-def _evidence(
-    model: dict[str, Any], work: Work, subset: Subset, results: list[SampleResult], run: dict[str, Any]
-) -> Evidence:
+def _terms(model: dict[str, Any], work: Work, subset: Subset) -> dict[str, Any]:
+    """Which evaluation this is, as Evidence states it: known before the attack."""
     dataset = work.dataset
-    return Evidence.build(
-        model=model,
-        threat_model=work.threat_model,
-        protocol=work.protocol.to_json(),
-        dataset={
+    return {
+        "model": model,
+        "threat_model": {"norm": work.threat_model.norm, "epsilon": work.threat_model.epsilon_text},
+        "protocol": work.protocol.to_json(),
+        "dataset": {
             "id": dataset.key,
             "split": dataset.split,
             "subset": subset.id,
@@ -284,8 +277,15 @@ def _evidence(
             "indices": subset.indices,
             "digest": subset.digest,
         },
-        seed=work.seed,
-        micro_batch_size=work.micro_batch_size,
+        "seed": work.seed,
+        "micro_batch_size": work.micro_batch_size,
+    }
+
+
+def _evidence(terms: dict[str, Any], results: list[SampleResult], run: dict[str, Any]) -> Evidence:
+    threat = terms["threat_model"]
+    return Evidence.build(
+        **{**terms, "threat_model": f"{threat['norm']}:{threat['epsilon']}"},
         samples=[_sample(result) for result in results],
         passes={
             "forward": sum(result.forwards for result in results),

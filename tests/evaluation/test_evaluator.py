@@ -134,14 +134,23 @@ def test_counts_of_passes_stay_within_the_announced_cost(linear):
     events = []
     found = evaluate(linear, "digits", EPS, "apgd-ce+t", n=10, micro_batch_size=10, progress=events.append)
     cost = next(e["text"] for e in events if e["event"] == "cost")
-    assert "apgd-ce+t on 10 images: at most 10,110 forwards and 10,000 backwards" in cost
-    assert found.doc["passes"]["forward"] <= 10_110 and found.doc["passes"]["backward"] <= 10_000
+    assert "apgd-ce+t on 10 images: at most 10,120 forwards and 10,000 backwards" in cost
+    assert found.doc["passes"]["forward"] <= 10_120 and found.doc["passes"]["backward"] <= 10_000
     assert {e["stage"] for e in events if e["event"] == "progress"} >= {"clean", "apgd-ce", "witnesses"}
 
 
 def test_the_announced_cost_of_aa_standard_covers_the_reference(linear):
     forwards, backwards = passes_at_most(protocol("aa-standard", ThreatModel.parse(EPS), 10))
-    assert (forwards, backwards) == (1 + 101 + 909 + 1809 + 5001, 1900)
+    assert (forwards, backwards) == (1 + 101 + 909 + 1809 + 5001 + 1, 1900)
+
+
+def test_the_announced_cost_covers_images_that_break_at_the_last_point(linear):
+    events = []
+    found = evaluate(linear, "digits", "linf:0.9", "pgd-1", n=5, progress=events.append)
+    assert found.robust_accuracy.correct == 0
+    forwards, _ = passes_at_most(protocol("pgd-1", ThreatModel.parse(EPS), 10))
+    assert found.doc["passes"]["forward"] <= 5 * forwards
+    assert any(f"at most {5 * forwards} forwards" in e.get("text", "") for e in events)
 
 
 def test_files_are_written_together_and_read_back(linear, tmp_path):
@@ -194,10 +203,11 @@ def test_a_folder_is_evaluated_though_the_models_own_dataset_has_no_files(publis
         pixels = (x[0] * 255).round().to(torch.uint8).numpy()
         Image.fromarray(pixels).save(tmp_path / "digits" / str(label) / f"{i}.png")
     options = {"protocol": "pgd-1", "name": "mine", "progress": False}
+    expected = evaluate(model, digits, indices=range(40), **options)
     for folder in (tmp_path / "digits", str(tmp_path / "digits")):
         found = evaluate(model, folder, **options)
         assert found.doc["counts"]["n"] == 40 and found.doc["dataset"]["image_shape"] == [1, 8, 8]
-        assert found.clean_accuracy.correct >= 30
+        assert abs(found.clean_accuracy.correct - expected.clean_accuracy.correct) <= 1  # 8-bit pixels
     monkeypatch.chdir(tmp_path)  # a name of the catalog stays one, whatever lies beside it
     assert evaluate(model, "digits", n=3, **options).doc["dataset"]["split"] == "test"
     with pytest.raises(DataError, match="digits come with scikit-learn and need no data folder"):
