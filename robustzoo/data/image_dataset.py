@@ -90,15 +90,26 @@ class ImageDataset(Dataset, ABC):
 def decode(file, channels: int, origin: str) -> Image.Image:
     """Read one image (a path or an open file) completely, as RGB or, for one channel, grey.
 
-    origin: how an error names the image. Raises DataError where the bytes are no image or break off.
+    16-bit grey is brought to the nearest of 8 bits. origin: how an error names the image. Raises DataError
+    where the bytes are no image or break off.
     """
     try:
         with Image.open(file) as image:
+            if image.mode.startswith("I") or image.mode == "F":
+                image = _to_8_bits(image)
             return image.convert("L" if channels == 1 else "RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(
             f"{origin}: no readable image ({error}); fetch the file again or leave the image out"
         ) from error
+
+
+def _to_8_bits(image: Image.Image) -> Image.Image:
+    """Grey of 16 bits as grey of 8 bits; Pillow's own conversion would make all above 255 white."""
+    pixels = np.asarray(image)
+    if pixels.dtype.kind == "f" or pixels.min() < 0 or pixels.max() > 65535:
+        raise ValueError(f"pixels of mode {image.mode}, expected 8 or 16 bits")
+    return Image.fromarray(np.rint(pixels / 257).astype(np.uint8))  # 65535 / 257 = 255
 
 
 def to_bytes(image: Image.Image) -> np.ndarray:

@@ -154,3 +154,13 @@ def test_the_real_photographs_serve_for_training(shared):
         assert x.shape == (3, 224, 224) and x.min() >= 0 and x.max() <= 1 and label == train.labels[0]
     test = load_dataset("imagenet", root)
     assert not test.complete and test.shortfall.startswith("63 of the 50,000 test images of imagenet")
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_grey_images_of_16_bits_keep_their_shades(tmp_path, channels):
+    shades = np.linspace(0, 65535, 64).round().astype(np.uint16).reshape(8, 8)
+    (tmp_path / "a").mkdir()
+    Image.fromarray(shades).save(tmp_path / "a" / "1.png")
+    x, _ = open_folder(tmp_path, 8, 8, channels)[0]
+    assert x.shape == (channels, 8, 8)
+    assert np.abs(x.numpy() - shades / 65535).max() <= 0.5 / 255 + 1e-6
