@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class TensorSource(ImageDataset):
         _check_pixels(x, "images")
         if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
             raise DataError(f"labels have dtype {y.dtype}; {_FLOAT_LABELS}")
+        _check_dense(y, "labels")
         if y.shape != (len(x),):
             raise DataError(f"labels must have shape ({len(x)},), one per image, got {tuple(y.shape)}")
         labels = y.detach().cpu().to(torch.int64).numpy().copy()
@@ -58,7 +60,12 @@ class DatasetSource(ImageDataset):
     """
 
     def __init__(self, dataset: Any, num_classes: int | None = None, key: str | None = None):
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or len(dataset) == 0:
+        if (
+            isinstance(dataset, Mapping)
+            or not hasattr(dataset, "__len__")
+            or not hasattr(dataset, "__getitem__")
+            or len(dataset) == 0
+        ):
             raise DataError(_no_dataset(dataset))
         self._dataset = dataset
         names = tuple(map(str, getattr(dataset, "classes", ())))
@@ -89,6 +96,11 @@ class DatasetSource(ImageDataset):
     def _read(self, i: int) -> tuple[Tensor, int]:
         try:
             x, label = self._dataset[i]
+        except LookupError as error:
+            raise DataError(
+                f"item {i} of {len(self._dataset)} cannot be read ({type(error).__name__}: {error}); "
+                "expected items at the positions from 0"
+            ) from error
         except (TypeError, ValueError) as error:
             raise DataError(f"item {i} is no pair (image, label): {error}") from error
         if not isinstance(x, Tensor) or x.ndim != 3:
@@ -145,7 +157,7 @@ def open_data(
 
 def _no_dataset(data: Any) -> str:
     """What to say of something that is no map-style Dataset with items."""
-    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+    if not isinstance(data, Mapping) and hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         return f"the data ({type(data).__name__}) have length 0; expected at least one image"
     hint = "; pass its .dataset" if hasattr(data, "dataset") else ""
     return (
@@ -161,11 +173,19 @@ def _wrong_label(label: int, what: str, num_classes: int) -> str:
     return f"label {label} of {what} is not in 0 to {num_classes - 1}; use class ids"
 
 
+def _check_dense(x: Tensor, what: str) -> None:
+    if x.layout != torch.strided:
+        raise DataError(f"{what}: a tensor of layout {x.layout}; expected a dense one: use .to_dense()")
+    if x.device.type == "meta":
+        raise DataError(f"{what}: a tensor on the meta device, without values; expected one on cpu or cuda")
+
+
 def _check_pixels(x: Tensor, what: str) -> None:
     if not x.dtype.is_floating_point:
         raise DataError(
             f"{what}: dtype {x.dtype}, expected floating point in [0, 1]; for bytes, divide by 255"
         )
+    _check_dense(x, what)
     if x.numel() == 0:
         raise DataError(f"{what}: shape {tuple(x.shape)} has no pixels")
     low, high = x.min().item(), x.max().item()

@@ -8,7 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from robustzoo.attacks.protocols import protocol as make_protocol
 from robustzoo.evaluation.guards import GuardError
@@ -34,6 +36,23 @@ def check_model(model: Any) -> None:
         kind = type(model).__name__
         raise GuardError(f"model is a {kind}; {expected}: wrap the function in a {_WRAP}")
     raise GuardError(f"model is {_shown(model)}; {expected}")
+
+
+def check_placed(model: nn.Module, device: torch.device) -> None:
+    """Raise GuardError unless the model has weights with values, and the device can compute with them."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise GuardError(
+                f"the model's {name} has no shape yet (a lazy module); expected trained weights: run one "
+                "batch through the model, or load its weights, first"
+            )
+        if tensor.device.type == "meta":
+            raise GuardError(
+                f"the model's {name} is on the meta device, without values; expected weights on cpu or cuda: "
+                "load them first"
+            )
+    if device.type == "meta":
+        raise GuardError("device 'meta' cannot be used: it computes no values. Expected cpu, or cuda")
 
 
 def check_threat_model(threat_model: Any, model: nn.Module) -> ThreatModel:

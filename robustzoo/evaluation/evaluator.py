@@ -25,6 +25,7 @@ from robustzoo.evaluation.arguments import (
     check_model,
     check_name,
     check_path,
+    check_placed,
     check_progress,
     check_protocol,
     check_seed,
@@ -44,6 +45,7 @@ from robustzoo.evaluation.guards import (
     check_labels,
     masking_warning,
     probe_images,
+    read_probe,
 )
 from robustzoo.evaluation.identity import identify, weights_hash
 from robustzoo.evaluation.progress import Reporter, estimate
@@ -131,6 +133,7 @@ def evaluate(
     check_path("out", out)
     check_eval_mode(model)
     device = machine.device_of(model) if device is None else machine.find_device(device)
+    check_placed(model, device)
     if out is not None:
         out = Path(out)
         check_writable(out)
@@ -143,7 +146,7 @@ def evaluate(
         frozen(model),
     ):
         dataset = open_samples(data, model, data_root)
-        probe = probe_images([dataset[i][0] for i in range(min(4, len(dataset)))]).to(device)
+        probe = probe_images(read_probe(dataset)).to(device)
         num_classes = check_forward(model, probe, gradients=protocol != "square")
         if dataset.labels is not None:  # known without reading the images; else checked as they are read
             check_labels(dataset.labels, num_classes)

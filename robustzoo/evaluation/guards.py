@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from robustzoo.data import ImageDataset
+
 # Two forwards of the same sample may differ by rounding (another batch shape picks another kernel), relative
 # to the largest logit. Dropout, batch statistics or added noise differ by orders of magnitude more.
 _SAME = 1e-4
@@ -86,6 +88,27 @@ def probe_images(images: list[Tensor]) -> Tensor:
     return torch.stack([*images, *(1.0 - x for x in images), *images, *images][:4])
 
 
+def read_probe(dataset: ImageDataset) -> list[Tensor]:
+    """The first four images of a dataset (or all of fewer), after each was read again and found the same.
+
+    Raises:
+        GuardError: an image or its label differs between reads.
+    """
+    images = []
+    for i in range(min(4, len(dataset))):
+        x, label = dataset[i]
+        for _ in range(3):  # a flip by chance shows in one of three
+            again, other = dataset[i]
+            if label != other or not torch.equal(x, again):
+                raise GuardError(
+                    f"the {'label' if label != other else 'image'} of item {i} differs between two reads; "
+                    "expected the same on every read: leave training transforms (random crops, flips, noise) "
+                    "out"
+                )
+        images.append(x)
+    return images
+
+
 def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True) -> int:
     """Try the model on a few images and return its number of classes K.
 
@@ -96,8 +119,14 @@ def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True) -> int
     Raises:
         GuardError: the forward fails; its output is not float32 (B, K) with K >= 2; rows are probabilities;
             logits are not finite; two calls differ; a sample's logits depend on its batch; there is no
-            gradient.
+            gradient, or the forward that records gradients gives other logits.
     """
+    expected = getattr(model, "input_shape", None)
+    if expected is not None and tuple(x.shape[1:]) != tuple(expected):
+        raise GuardError(
+            f"the images have shape {tuple(x.shape[1:])}, but the model expects {tuple(expected)} (channels, "
+            "height, width); expected data of the model's shape: evaluate it on the dataset it was made for"
+        )
     logits = _forward(model, x)
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(x):
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -141,30 +170,52 @@ def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True) -> int
                 "batch"
             )
     if gradients:
-        _check_gradient(model, x)
+        _check_gradient(model, x, logits)
     return num_classes
 
 
 def _forward(model: nn.Module, x: Tensor) -> Any:
+    """The model's answer as the attacks see it where they need no gradient."""
     try:
-        with torch.no_grad():
+        with torch.inference_mode():
             return model(x)
-    except GuardError:
-        raise
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise GuardError(
-            f"the model fails on a float32 batch of shape {tuple(x.shape)} in [0, 1] on {x.device}: {error}. "
-            "Expected a module from pixels to logits: wrap what it needs (resizing, channels, dtype) into "
-            "its forward"
-        ) from error
+    except Exception as error:
+        raise _failure(x, error) from error
 
 
-def _check_gradient(model: nn.Module, x: Tensor) -> None:
+def _failure(x: Tensor, error: Exception) -> GuardError:
+    """What to say of a model that raised `error`, whatever it is, on the images x."""
+    return GuardError(
+        f"the model fails on a float32 batch of shape {tuple(x.shape)} in [0, 1] on {x.device}: "
+        f"{str(error) or type(error).__name__}. Expected a module from pixels to logits: wrap what it needs "
+        "(resizing, channels, dtype) into its forward"
+    )
+
+
+def _check_gradient(model: nn.Module, x: Tensor, expected: Tensor) -> None:
+    """`expected`: the logits (4, K) of the forward without gradients."""
     pixels = x.clone().requires_grad_(True)
-    with torch.enable_grad():
-        logits = model(pixels)
-        gradient = (
-            torch.autograd.grad(logits.sum(), pixels, allow_unused=True)[0] if logits.requires_grad else None
+    try:
+        with torch.enable_grad():
+            logits = model(pixels)
+            gradient = (
+                torch.autograd.grad(logits.sum(), pixels, allow_unused=True)[0]
+                if logits.requires_grad
+                else None
+            )
+    except Exception as error:
+        raise _failure(x, error) from error
+    if logits.shape != expected.shape:
+        raise GuardError(
+            f"the model returned logits {tuple(logits.shape)} where gradients are recorded and "
+            f"{tuple(expected.shape)} elsewhere; expected one forward for both"
+        )
+    change = (logits.detach() - expected).abs().max() / (1.0 + expected.abs().max())
+    if not change <= _SAME:
+        raise GuardError(
+            f"logits change by {float(change):.2g} of the largest logit when gradients are recorded; "
+            "expected the same, or the attacks search on another model than the one that is judged: make the forward "
+            "independent of torch.is_grad_enabled() and requires_grad"
         )
     if gradient is None:
         raise GuardError(

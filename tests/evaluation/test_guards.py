@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import robustzoo
 from robustzoo.cards import Evidence
 from robustzoo.data import DataError, TensorSource
 from robustzoo.evaluation.arguments import check_writable
@@ -42,6 +43,10 @@ class Wrapped(nn.Module):
         return self.change(x.flatten(1) @ self.weight, x)
 
 
+def fail():
+    raise AssertionError
+
+
 BAD_MODELS = {
     "softmax": (lambda z, x: z.softmax(1), "softmax"),
     "one-hot": (lambda z, x: nn.functional.one_hot(z.argmax(1), 3).float(), "softmax"),
@@ -58,6 +63,9 @@ BAD_MODELS = {
     "bfloat16": (lambda z, x: z.bfloat16(), "float32"),
     "detached": (lambda z, x: z.detach(), "gradient"),
     "integer": (lambda z, x: z.detach().round().float(), "gradient"),
+    "other with gradients": (lambda z, x: z * 2 if x.requires_grad else z, "when gradients are recorded"),
+    "other where enabled": (lambda z, x: z + torch.is_grad_enabled(), "when gradients are recorded"),
+    "an assertion": (lambda z, x: fail(), "shape (4, 1, 8, 8) in [0, 1] on cpu: AssertionError"),
     "failing": (lambda z, x: z @ torch.ones(7, 7), "fails on a float32 batch"),
     "infinite gradient": (lambda z, x: z + (x[:, 0, 0, :1] * 0).sqrt(), "gradient"),
 }
@@ -70,6 +78,34 @@ def test_a_model_that_gives_meaningless_numbers_is_refused(case, tmp_path):
         evaluate(Wrapped(change).eval(), (X, Y), "linf:0.1", "pgd-2", out=tmp_path, progress=False)
     assert word in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+class Changing(TensorDataset):
+    """Training data: an image flipped, or a label replaced, by chance."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(X, Y)
+        self.what, self.generator = what, torch.Generator().manual_seed(0)
+
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        changed = torch.rand((), generator=self.generator) < 0.5
+        if self.what == "image":
+            return (x.flip(-1) if changed else x), y
+        return x, (0 if changed else y)
+
+
+@pytest.mark.parametrize("what", ["image", "label"])
+def test_data_that_change_with_every_read_are_refused(what):
+    with pytest.raises(GuardError, match=rf"the {what} of item \d differs between two reads.*training trans"):
+        evaluate(Wrapped().eval(), Changing(what), "linf:0.1", "pgd-2", progress=False)
+
+
+def test_images_of_another_shape_than_the_models_are_refused_with_both_shapes():
+    model = robustzoo.load("vit_micro2.digits_linf.at_base")
+    data = (torch.rand(4, 3, 32, 32), Y[:4])
+    with pytest.raises(GuardError, match=r"shape \(3, 32, 32\), but the model expects \(1, 8, 8\)"):
+        evaluate(model, data, protocol="pgd-2", progress=False)
 
 
 def test_square_alone_needs_no_gradient():
@@ -154,6 +190,13 @@ WRONG_ARGUMENTS = [
     ({"model": 3}, r"model is 3 \(int\)"),
     ({"data": None}, "data is None; expected the name"),
     ({"data": X}, "one Tensor of shape"),
+    ({"data": {"x": X, "y": Y}}, "data is a dict; expected the name"),
+    ({"data": (X.to_sparse(), Y)}, "images: a tensor of layout torch.sparse_coo; .*to_dense"),
+    ({"data": (X.to("meta"), Y)}, "images: a tensor on the meta device"),
+    ({"data": (X, Y.to("meta"))}, "labels: a tensor on the meta device"),
+    ({"model": nn.Sequential(nn.Flatten(), nn.LazyLinear(3)).eval()}, r"1\.weight has no shape yet \(a lazy"),
+    ({"model": nn.Linear(2, 2, device="meta").eval()}, "weight is on the meta device, without values"),
+    ({"device": "meta"}, "device 'meta' cannot be used"),
     ({"threat_model": None}, "no threat model.*linf:8/255"),
     ({"threat_model": 0.1}, r"0\.1 \(float\) is not a threat model"),
     ({"threat_model": "linf:eight"}, "linf:eight"),
