@@ -214,8 +214,8 @@ def _check_gradient(model: nn.Module, x: Tensor, expected: Tensor) -> None:
     if not change <= _SAME:
         raise GuardError(
             f"logits change by {float(change):.2g} of the largest logit when gradients are recorded; "
-            "expected the same, or the attacks search on another model than the one that is judged: make the forward "
-            "independent of torch.is_grad_enabled() and requires_grad"
+            "expected the same, or the attacks search on another model than the one that is judged: make the "
+            "forward independent of torch.is_grad_enabled() and requires_grad"
         )
     if gradient is None:
         raise GuardError(
