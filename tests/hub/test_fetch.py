@@ -108,7 +108,8 @@ def test_a_pin_of_another_model_is_refused(lock, published, tmp_path, monkeypatc
     lock(sha256=sha256_file(published / "model.safetensors"), bytes=1)
     other = "vit_micro2.digits_linf.at_base"
     entry = module.entry
-    monkeypatch.setattr(module, "entry", lambda name: type(entry(NAME))(other, None, entry(NAME).weights))
+    pin = Entry(other, recipe(other), entry(NAME).weights)
+    monkeypatch.setattr(module, "entry", lambda name: pin)
     make_cache(tmp_path / "cache", published)
     with pytest.raises(FolderError, match=f"pinned as {other} but holds {NAME}"):
         robustzoo.load(other, cache_dir=tmp_path / "cache")
