@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robustzoo.evaluation.verification_report import HOLDS, REFUTED, ClaimReport
+from robustzoo.evaluation.verification_report import HOLDS, NOT_TESTED, REFUTED, ClaimReport
 
 
 def judge_clean(report: ClaimReport) -> None:
@@ -55,12 +55,24 @@ def judge_full(report: ClaimReport) -> None:
     """Upper and lower part: the whole protocol run again, compared with the claim."""
     found, claimed = report.numbers["robust_found"], report.numbers["robust_claimed"]
     off = report.numbers["robust_difference"] = found - claimed
+    # A bound that no count can break was not tested, unless the count is the very one that was claimed.
+    always = {
+        "upper": claimed + report.tolerance >= report.numbers["n"],
+        "lower": 0 < claimed <= report.tolerance,
+    }
     for part, fails in (("upper", off > report.tolerance), ("lower", -off > report.tolerance)):
-        report.parts[part] = REFUTED if fails else HOLDS
+        report.parts[part] = REFUTED if fails else NOT_TESTED if off and always[part] else HOLDS
         report.reasons[part] = (
             f"claimed {claimed}, the whole protocol left {found} robust ({_off(off, report)})"
         )
-    report.outcome = "refuted" if REFUTED in report.parts.values() else "confirmed"
+        if report.parts[part] == NOT_TESTED:
+            report.reasons[part] += (
+                f": a tolerance of {report.tolerance} of {report.numbers['n']} images allows any count"
+            )
+    if REFUTED in report.parts.values():
+        report.outcome = "refuted"
+    else:
+        report.outcome = "inconclusive" if NOT_TESTED in report.parts.values() else "confirmed"
 
 
 def _off(difference: int, report: ClaimReport) -> str:

@@ -16,6 +16,7 @@ from huggingface_hub import constants
 import robustzoo
 from robustzoo.hub.fetch import HubError, OfflineMiss, fetch_folder, parse_reference
 from robustzoo.models import HashMismatch, read_folder, sha256_file
+from robustzoo.registry import Entry, recipe
 
 REFERENCE = f"hf-hub:{REPO}@{COMMIT}"
 OTHER = "f" * 40
