@@ -229,11 +229,16 @@ def check_keys(document: Mapping[str, Any]) -> None:
         if not isinstance(document.get(key, ""), str):
             raise RecipeError(f"{key}: {document[key]!r} is not a text: expected a model name")
     sources = document.get("sources", {})
-    if not isinstance(sources, Mapping) or not all(isinstance(text, str) for text in sources.values()):
+    if not isinstance(sources, Mapping) or not all(_is_text(text) for text in sources.values()):
         raise RecipeError("sources must be an object, field -> text: see `robustzoo recipe NAME --json`")
     for key in sources:
         if key not in FIELDS:
             raise unknown_field(key, "in sources")
+
+
+def _is_text(value: object) -> bool:
+    """A text that can be printed: JSON can also spell half a surrogate pair."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = None) -> Recipe:
@@ -302,7 +307,9 @@ def _read_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
         raise RecipeError(
             f"no recipe file {str(path)!r}: make one with `robustzoo recipe NAME --json`"
         ) from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except RecipeError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:  # text that is no UTF-8 or JSON, endless numbers
         raise RecipeError(
             f"cannot read the recipe file {str(path)!r}: {error}; "
             "make one with `robustzoo recipe NAME --json`"

@@ -251,3 +251,11 @@ def test_equal_changes_have_equal_names_whatever_their_spelling_and_order():
 def test_values_of_a_wrong_type(value):
     with pytest.raises(RecipeError, match=r"total_steps: .* is not allowed"):
         recipe(AT, {"total_steps": value})
+
+
+@pytest.mark.parametrize("content", ['"batch_size": 1' + 5000 * "0", '"sources": {"base_lr": "\\ud800"}'])
+def test_what_json_allows_and_python_does_not(tmp_path, content):
+    path = tmp_path / "odd.json"
+    path.write_text('{"base_name": "vit_micro2.digits_linf.at_trh", ' + content + "}")
+    with pytest.raises(RecipeError, match=r"recipe file|sources must be"):
+        recipe(path)
