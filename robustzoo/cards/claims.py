@@ -300,7 +300,7 @@ def _check_together(claims: Sequence[Claim]) -> None:
         if claim.tolerance > default_tolerance(claim.n):
             raise bad_card(
                 f"tolerance: for n = {claim.n} a card may claim at most "
-                f"{default_tolerance(claim.n)} images, got {claim.tolerance}; whoever verifies may allow more"
+                f"{default_tolerance(claim.n)} images, got {claim.tolerance}"
             )
         terms = tuple(getattr(claim, name) for name in TERMS)
         if terms in seen:

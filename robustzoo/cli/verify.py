@@ -22,7 +22,9 @@ from robustzoo.cli.json_errors import JsonErrors
     "--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files (digits needs none)."
 )
 @click.option(
-    "--tolerance", type=click.IntRange(min=0), help="In images; default: the larger of 1 % of N and 3."
+    "--tolerance",
+    type=click.IntRange(min=0),
+    help="In images; default, and most: the larger of 1 % of N and 3.",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), help="Seed of a full run; default: fresh system entropy, recorded."

@@ -10,6 +10,7 @@ def judge_clean(report: ClaimReport) -> None:
     claimed, found = report.numbers["clean_claimed"], report.numbers["clean_found"]
     report.parts["clean"] = HOLDS if abs(found - claimed) <= report.tolerance else REFUTED
     report.reasons["clean"] = f"claimed {claimed}, found {found} ({_off(found - claimed, report)})"
+    _void(report, "clean", found - claimed)
 
 
 def judge_replay(report: ClaimReport) -> None:
@@ -26,6 +27,7 @@ def judge_replay(report: ClaimReport) -> None:
     proof += " is robust" if bound == 1 else " are robust"
     if bound <= high:
         report.parts["upper"], report.reasons["upper"] = HOLDS, f"claimed {claimed}, {proof}"
+        _void(report, "upper", bound - claimed)
     else:
         report.reasons["upper"] = (
             f"claimed {claimed}, {proof}: {plural(bound - high, 'more witness', 'es')} would be needed to "
@@ -45,7 +47,7 @@ def judge_replay(report: ClaimReport) -> None:
         report.parts[part], report.reasons[part] = REFUTED, f"{report.reasons[part]}; {reason}"
     if REFUTED in report.parts.values():
         report.outcome = "refuted"
-    elif report.parts["upper"] == HOLDS:
+    elif report.parts["upper"] == report.parts["clean"] == HOLDS:
         report.outcome = "consistent"
     else:
         report.outcome = "inconclusive"
@@ -55,24 +57,32 @@ def judge_full(report: ClaimReport) -> None:
     """Upper and lower part: the whole protocol run again, compared with the claim."""
     found, claimed = report.numbers["robust_found"], report.numbers["robust_claimed"]
     off = report.numbers["robust_difference"] = found - claimed
-    # A bound that no count can break was not tested, unless the count is the very one that was claimed.
-    always = {
-        "upper": claimed + report.tolerance >= report.numbers["n"],
-        "lower": 0 < claimed <= report.tolerance,
-    }
     for part, fails in (("upper", off > report.tolerance), ("lower", -off > report.tolerance)):
-        report.parts[part] = REFUTED if fails else NOT_TESTED if off and always[part] else HOLDS
+        report.parts[part] = REFUTED if fails else HOLDS
         report.reasons[part] = (
             f"claimed {claimed}, the whole protocol left {found} robust ({_off(off, report)})"
         )
-        if report.parts[part] == NOT_TESTED:
-            report.reasons[part] += (
-                f": a tolerance of {report.tolerance} of {report.numbers['n']} images allows any count"
-            )
+        _void(report, part, off)
     if REFUTED in report.parts.values():
         report.outcome = "refuted"
     else:
         report.outcome = "inconclusive" if NOT_TESTED in report.parts.values() else "confirmed"
+
+
+def _void(report: ClaimReport, part: str, off: int) -> None:
+    """Take back a part that holds only because no count could break it; equal counts need no tolerance."""
+    n, tolerance = report.numbers["n"], report.tolerance
+    claimed = report.numbers["clean_claimed" if part == "clean" else "robust_claimed"]
+    most = n if part == "clean" else report.numbers["clean_found"]  # a robust image is classified correctly
+    never_above, never_below = claimed + tolerance >= most, claimed <= tolerance
+    cannot_fail = {
+        "clean": never_above and never_below,
+        "upper": never_above,
+        "lower": never_below and claimed > 0,
+    }[part]
+    if off and cannot_fail and report.parts[part] == HOLDS:
+        report.parts[part] = NOT_TESTED
+        report.reasons[part] += f": a tolerance of {tolerance} of {most} images allows any count"
 
 
 def _off(difference: int, report: ClaimReport) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from robustzoo.attacks.frozen import frozen
-from robustzoo.cards.claims import TERMS, CardError, Claim
+from robustzoo.cards.claims import TERMS, CardError, Claim, default_tolerance
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.metadata import weights_sha256
 from robustzoo.cards.visible import require_same
@@ -73,7 +73,7 @@ def verify(
         sha256: what the weights must hash to, beside what the Evidence says (for example the lock file's).
         data: the images, as `evaluate` takes them, where the Evidence is not about a dataset of the catalog.
         data_root: folder of a named dataset's files.
-        tolerance: images that a count may be off; default: the card's own, at most the larger of 1 % and 3.
+        tolerance: images that a count may be off, at most the larger of 1 % and 3; default: the card's own.
         seed: of a full run; default: drawn from system entropy, since a draw that the author can predict
             proves nothing. Recorded in the report.
         same_seed: use the Evidence's seed in a full run: equal counts on an equal machine.
@@ -101,10 +101,16 @@ def verify(
     check_whole("workers", workers, 1, optional=False, error=VerificationError)
     if seed is not None and same_seed:
         raise VerificationError(f"seed {seed} and same_seed were both given; expected one of them")
+    if mode == "replay" and (seed is not None or same_seed):
+        raise VerificationError(
+            'seed and same_seed are about a full run, a replay draws nothing: use mode "full" (--mode full) '
+            "or leave them out"
+        )
     if log is not None:
         _check_log(Path(log))
     text = _card_text(folder, card)
     claims = Claim.from_card(text)
+    _check_tolerance(tolerance, claims)
     require_same(text, claims, weights_sha256(text))
     documents = _evidence_documents(folder)
     weights = folder / "model.safetensors"
@@ -233,6 +239,16 @@ def _compare_verdicts(report: ClaimReport, evidence: Evidence, fresh: Evidence, 
     missed = sum(verdict.robust and verdict.id in known for verdict in fresh.verdicts)
     if missed:
         report.notes.append(f"{missed} images that this run left robust are broken by a stored witness")
+
+
+def _check_tolerance(tolerance: int | None, claims: list[Claim]) -> None:
+    """Refuse more than the default: with enough tolerance, any claim holds."""
+    most = min(default_tolerance(claim.n) for claim in claims)
+    if tolerance is not None and tolerance > most:
+        raise VerificationError(
+            f"tolerance is {tolerance}; expected at most {most} images for a claim about "
+            f"{min(claim.n for claim in claims)} (the larger of 1 % and 3): with more, it would prove nothing"
+        )
 
 
 def _card_text(folder: Path, card: str | Path | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robustzoo.evaluation.judging import judge_full
+from robustzoo.evaluation.judging import judge_clean, judge_full, judge_replay
 from robustzoo.evaluation.verification_report import HOLDS, NOT_TESTED, REFUTED, ClaimReport
 
 
@@ -12,7 +12,7 @@ def judged(claimed: int, found: int, n: int, tolerance: int = 3) -> ClaimReport:
     report = ClaimReport(
         None, tolerance, "not comparable", {"clean": HOLDS, "upper": NOT_TESTED, "lower": NOT_TESTED}
     )
-    report.numbers = {"n": n, "robust_claimed": claimed, "robust_found": found}
+    report.numbers = {"n": n, "clean_found": n, "robust_claimed": claimed, "robust_found": found}
     judge_full(report)
     return report
 
@@ -33,3 +33,17 @@ def test_bounds_that_allow_any_count_are_not_tested(claimed, found, n, upper, lo
     report = judged(claimed, found, n)
     assert (report.parts["upper"], report.parts["lower"], report.outcome) == (upper, lower, outcome)
     assert ("allows any count" in report.reasons["upper"]) == (upper == NOT_TESTED)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "clean", "bound", "outcome"),
+    [(3, 3, 3, "consistent"), (3, 1, 1, "inconclusive"), (2, 3, 3, "inconclusive"), (0, 3, 0, "consistent")],
+)
+def test_replay_of_three_images_is_consistent_only_with_equal_counts(claimed, clean, bound, outcome):
+    report = ClaimReport(None, 3, "not comparable", dict.fromkeys(("clean", "upper", "lower"), NOT_TESTED))
+    report.numbers = {"n": 3, "clean_claimed": 3, "clean_found": clean, "clean_in_evidence": 3}
+    report.numbers |= {"robust_claimed": claimed, "robust_in_evidence": claimed}
+    report.numbers |= {"robust_at_most": bound, "witnesses_valid": clean - bound}
+    judge_clean(report)
+    judge_replay(report)
+    assert report.outcome == outcome

@@ -429,6 +429,8 @@ def test_bad_input_is_an_error(folder, published, tmp_path):
         {"seed": 0.5},
         {"tolerance": -1},
         {"tolerance": 1.5},
+        {"tolerance": 4},
+        {"seed": 1},
         {"workers": 0},
         {"workers": None},
         {"log": tmp_path},
