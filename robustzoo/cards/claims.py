@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from robustzoo.cards.metadata import TASK, CardError, bad_card, parse_card
+from robustzoo.cards.metadata import TASK, CardError, bad_card, parse_card, weights_sha256
 from robustzoo.cards.model_names import recipe_name
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
@@ -129,7 +129,8 @@ class Claim:
             CardError: no metadata, no model-index, malformed YAML or results, impossible counts, a value that
                 its counts do not give, a tolerance above the default, or two claims for the same thing.
         """
-        return claims_of(*parse_card(text))
+        name, results = parse_card(text)
+        return claims_of(recipe_name({"name": name, "sha256": weights_sha256(text)}), results)
 
     def to_model_index(self) -> list[dict[str, Any]]:
         """The `model-index` metadata of this claim alone."""

@@ -8,8 +8,9 @@ from typing import Any
 
 from robustzoo.cards.claims import Claim
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.metadata import CardError, read_block
+from robustzoo.cards.metadata import CardError, read_block, stated_name
 from robustzoo.cards.render import results_table
+from robustzoo.cards.rendered import first_difference
 from robustzoo.cards.visible import differences
 from robustzoo.registry.catalog import IncompatibleName, check_compatible
 from robustzoo.registry.names import UnknownName, parse
@@ -53,6 +54,8 @@ def lint_card(
         problems += _recipe(block, claims, recipe)
     if evidence is not None:
         problems += _evidence(block, claims, documents)
+    if recipe is not None and documents:
+        problems += _rendered(text, recipe, documents)
     return problems
 
 
@@ -109,8 +112,10 @@ def _body(text: str, block: dict[str, Any], claims: Sequence[Claim]) -> Iterator
     sha256 = _ours(block).get("weights_sha256")
     if isinstance(sha256, str) and sha256 not in body:
         yield "the text does not state the sha256 of the weights"
-    if f'robustzoo.load("{claims[0].model_name}")' not in body:
-        yield f'the text does not say how to load the model: robustzoo.load("{claims[0].model_name}")'
+    name = claims[0].model_name
+    place = name if stated_name(text, name) is None else "local-dir:FOLDER"
+    if f'robustzoo.load("{place}")' not in body:
+        yield f'the text does not say how to load the model: robustzoo.load("{place}")'
     yield from differences(text, claims, sha256 if isinstance(sha256, str) else None)
 
 
@@ -120,6 +125,16 @@ def _table(text: str, documents: Sequence[Evidence]) -> Iterator[str]:
     for row in results_table(documents).splitlines():
         if row not in stated:
             yield f"the results table lacks the evidence's row {row}"
+
+
+def _rendered(text: str, recipe: Recipe, documents: Sequence[Evidence]) -> Iterator[str]:
+    """Everything else: the text must be what `robustzoo card` would write, but for the author's notes."""
+    try:
+        problem = first_difference(text, recipe, documents)
+    except CardError as error:
+        problem = error.problem
+    if problem is not None:
+        yield f"the card is not what recipe and evidence give: {problem}"
 
 
 def _recipe(block: dict[str, Any], claims: Sequence[Claim], recipe: Recipe) -> Iterator[str]:

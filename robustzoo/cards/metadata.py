@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from robustzoo.cards.model_names import unpublished_name
+
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -40,13 +42,19 @@ def bad_card(problem: str) -> CardError:
 
 
 def card_data(
-    recipe: Recipe, results: Sequence[EvalResult], *, weights_sha256: str, license: str
+    recipe: Recipe,
+    results: Sequence[EvalResult],
+    *,
+    weights_sha256: str,
+    license: str,
+    name: str | None = None,
 ) -> ModelCardData:
     """The metadata of a model's card.
 
     Args:
         results: the claims, as `claims.eval_results` gives them.
         license: SPDX identifier in the Hub's lower case, for example "apache-2.0".
+        name: of the model; default: the recipe's.
     """
     from huggingface_hub import ModelCardData
 
@@ -60,7 +68,7 @@ def card_data(
         datasets=[_HUB_DATASETS.get(recipe.dataset, recipe.dataset)],
         metrics=["accuracy"],
         base_model=f"timm/{next(iter(tags))}" if len(tags) == 1 else [f"timm/{tag}" for tag in tags] or None,
-        model_name=recipe.name,
+        model_name=name or recipe.name,
         eval_results=list(results),
         robustzoo={"schema": 1, "weights_sha256": weights_sha256, "recipe_digest": recipe.digest},
     )
@@ -107,12 +115,11 @@ def read_block(text: str) -> dict[str, Any]:
 
     if len(text) > _LARGEST_CARD:
         raise bad_card(f"the card has {len(text)} characters, expected at most {_LARGEST_CARD}")
-    match = _BLOCK.match(text.lstrip("\ufeff"))
-    if match is None:
-        raise bad_card("the card has no metadata: expected a YAML block between two lines '---' at its head")
+    source, _ = split_card(text)
     try:
-        _refuse_costly(yaml.parse(match["yaml"]))
-        block = yaml.safe_load(match["yaml"])
+        _refuse_costly(yaml.parse(source))
+        _refuse_repeated(yaml.compose(source, yaml.SafeLoader))
+        block = yaml.safe_load(source)
     except (yaml.YAMLError, ValueError) as error:
         if isinstance(error, CardError):
             raise
@@ -122,6 +129,15 @@ def read_block(text: str) -> dict[str, Any]:
             f"the card's metadata must be a mapping of names to values, got {type(block).__name__}"
         )
     return block
+
+
+def split_card(text: str) -> tuple[str, str]:
+    """The YAML of a card and the text behind it. Raises: CardError for no metadata."""
+    text = text.lstrip("\ufeff")
+    match = _BLOCK.match(text)
+    if match is None:
+        raise bad_card("the card has no metadata: expected a YAML block between two lines '---' at its head")
+    return match["yaml"], text[match.end() :]
 
 
 def _refuse_costly(events: Iterable[Any]) -> None:
@@ -135,6 +151,22 @@ def _refuse_costly(events: Iterable[Any]) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
             raise bad_card(f"the card's metadata is nested more than {_DEEPEST} levels deep")
+
+
+def _refuse_repeated(node: Any) -> None:
+    """Raise CardError for a key that a mapping has twice: readers differ in which of the two they take."""
+    import yaml
+
+    if isinstance(node, yaml.MappingNode):
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        repeated = sorted({key for key in keys if keys.count(key) > 1})
+        if repeated:
+            raise bad_card(f"the card's metadata has the key {repeated[0]!r} twice in one place")
+        for _, value in node.value:
+            _refuse_repeated(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _refuse_repeated(value)
 
 
 def parse_card(text: str) -> tuple[str, list[EvalResult]]:
@@ -158,6 +190,12 @@ def parse_card(text: str) -> tuple[str, list[EvalResult]]:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise bad_card(f"the card's model-index cannot be read: {error}") from error
     return name, results
+
+
+def stated_name(text: str, recipe_name: str) -> str | None:
+    """The name in a card's metadata where it is the recipe's with the hash of the weights, else None."""
+    qualified = unpublished_name(recipe_name, weights_sha256(text) or "")
+    return qualified if parse_card(text)[0] == qualified else None
 
 
 def weights_sha256(text: str) -> str | None:

@@ -82,14 +82,15 @@ def measured_on(evidence: Evidence) -> str:
     )
 
 
-def loading(recipe: Recipe) -> str:
-    """Three lines of code, and the trap beside them."""
+def loading(recipe: Recipe, place: str) -> str:
+    """Three lines of code, and the trap beside them. `place`: the name to load, or the word FOLDER."""
+    place = f"local-dir:{place}" if place == "FOLDER" else place
     mean, std = (", ".join(f"{v:g}" for v in values) for values in (recipe.mean, recipe.std))
     shape = f"(B, {recipe.channels}, {recipe.image_size}, {recipe.image_size})"
     return (
         "```python\n"
         "import robustzoo\n\n"
-        f'model = robustzoo.load("{recipe.name}")\n'
+        f'model = robustzoo.load("{place}")\n'
         f"# logits = model(images), images: float32 {shape}, pixels in [0, 1]\n"
         "```\n\n"
         "> **Pixels, not normalised input.** `robustzoo.load` gives a `PixelModel`: it takes pixels in "
@@ -100,13 +101,13 @@ def loading(recipe: Recipe) -> str:
     )
 
 
-def verifying(recipe: Recipe, documents: Sequence[Evidence]) -> str:
+def verifying(place: str, documents: Sequence[Evidence]) -> str:
     """The commands that check the card, and what each can prove."""
     allowed = sorted({default_tolerance(document.doc["counts"]["n"]) for document in documents})
     return (
         "```bash\n"
-        f"robustzoo verify {recipe.name}\n"
-        f"robustzoo verify {recipe.name} --mode full\n"
+        f"robustzoo verify {place}\n"
+        f"robustzoo verify {place} --mode full\n"
         "```\n\n"
         "The first takes seconds: it recounts the clean accuracy and replays a stored fooling point for each "
         "broken image, which proves that the model is at most as robust as claimed. Only the second, the "

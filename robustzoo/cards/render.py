@@ -22,6 +22,8 @@ def render_card(
     evidence: Evidence | Sequence[Evidence],
     weights_sha256: str,
     license: str = "apache-2.0",
+    *,
+    name: str | None = None,
 ) -> str:
     """The whole README.md: metadata with the claims, then the text for people.
 
@@ -30,6 +32,8 @@ def render_card(
         evidence: one evaluation, or one for each threat model, protocol and subset that the card shall claim.
         weights_sha256: of model.safetensors.
         license: of the weights, SPDX identifier in the Hub's lower case.
+        name: what to call the model; default: the recipe's name. With another name the card loads and
+            verifies a folder, since the recipe's name stands for other weights.
 
     Raises:
         CardError: no evidence, evidence of another model or of other weights, or contradicting claims.
@@ -42,17 +46,19 @@ def render_card(
     for document in documents:
         _require_same_model(recipe, document, weights_sha256)
     claims = [Claim.from_evidence(document) for document in documents]
-    data = card_data(recipe, eval_results(claims), weights_sha256=weights_sha256, license=license)
+    name = recipe.name if name is None else name
+    place = recipe.name if name == recipe.name else "FOLDER"
+    data = card_data(recipe, eval_results(claims), weights_sha256=weights_sha256, license=license, name=name)
     sections = [
-        f"# {recipe.name}",
+        f"# {name}",
         passages.summary(recipe),
         "## Results",
         results_table(documents),
         *(passages.measured_on(document) for document in documents),
         "## Load",
-        passages.loading(recipe),
+        passages.loading(recipe, place),
         "## Verify",
-        passages.verifying(recipe, documents),
+        passages.verifying(place, documents),
         "## Recipe",
         recipe_table(recipe),
         "## Train it again",
@@ -116,6 +122,13 @@ def recipe_table(recipe: Recipe) -> str:
     for key, value, source in describe(recipe):
         rows.append([f"`{key}`", value, FIELDS[key].about, source])
     return f"{table(rows)}\n\nDigest of these values: `{recipe.digest}`"
+
+
+def table_cells(line: str) -> list[str]:
+    """The cells of a row that `table` wrote; none for another line."""
+    if not line.lstrip().startswith("|"):
+        return []
+    return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:

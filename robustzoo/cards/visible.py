@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from robustzoo.cards.claims import Claim
 from robustzoo.cards.metadata import bad_card
-from robustzoo.cards.render import clean_row, robust_row
+from robustzoo.cards.model_names import unpublished_name
+from robustzoo.cards.render import clean_row, robust_row, table_cells
+from robustzoo.cards.rendered import split_notes
 
 _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _COUNT = re.compile(r"\d+ / \d+")
@@ -27,9 +29,10 @@ def differences(text: str, claims: Sequence[Claim], weights_sha256: str | None =
         claims: those of its metadata.
         weights_sha256: of its metadata; None is not compared.
     """
-    body = text.split("\n---", 1)[-1]
+    body = split_notes(text)[0].split("\n---", 1)[-1]
     heading = _HEADING.search(body)
-    if heading is not None and heading[1].strip() != claims[0].model_name:
+    names = (claims[0].model_name, unpublished_name(claims[0].model_name, weights_sha256 or ""))
+    if heading is not None and heading[1].strip() not in names:
         yield f"the heading names {heading[1].strip()!r}, the metadata {claims[0].model_name!r}"
     yield from _rows(body, claims)
     broken = [(c.clean_correct - c.robust_correct, c.clean_correct) for c in claims]
@@ -121,8 +124,8 @@ def _plain(cell: str) -> str:
 
 def _table_rows(body: str) -> Iterator[list[str]]:
     for line in body.splitlines():
-        if line.lstrip().startswith("|"):
-            yield [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
+        if cells := table_cells(line):
+            yield cells
 
 
 def _sentences(

@@ -17,6 +17,8 @@ from robustzoo.attacks.frozen import frozen
 from robustzoo.cards.claims import TERMS, CardError, Claim, default_tolerance
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.metadata import weights_sha256
+from robustzoo.cards.model_names import public_name
+from robustzoo.cards.rendered import require_rendered, split_notes
 from robustzoo.cards.visible import require_same
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset
@@ -85,7 +87,8 @@ def verify(
         HashMismatch: the weights are not those that `sha256`, the card or the Evidence names, or the witness
             file is not the one that the Evidence names. (A missing witness file is noted: replay then cannot
             test that the model is at most as robust as claimed.)
-        CardError: no card, one without claims, or one whose text states other numbers than its metadata.
+        CardError: no card, one without claims, one whose text states other numbers than its metadata, or one
+            that says anything else than the folder's recipe and evidence give (the author's notes excepted).
         FolderError, EvidenceError, WitnessError: a file of the folder is missing, damaged or contradicts
             itself.
         DataError, MissingData: the images cannot be had.
@@ -126,14 +129,17 @@ def verify(
         _check_witness_file(evidence, path)
     found = sha256_file(weights)
     model = read_folder(folder, found)
+    differences = [card_differences(claim, evidence, model) for claim, evidence, _ in pairs]
+    if not any(differences):
+        require_rendered(text, model.recipe, [(claim, evidence) for claim, evidence, _ in pairs])
     run = {"workers": workers, "device": device, "progress": progress}
     reports = []
-    for claim, evidence, path in pairs:
+    for (claim, evidence, path), differing in zip(pairs, differences, strict=True):
         allowed = claim.tolerance if tolerance is None else tolerance
         report = ClaimReport(
             claim, allowed, "not comparable", dict.fromkeys(("clean", "upper", "lower"), NOT_TESTED)
         )
-        report.differences = card_differences(claim, evidence, model)
+        report.differences = differing
         if not report.differences:
             dataset = open_stated(evidence, data, data_root)
             report.differences = data_differences(evidence, dataset, report.notes)
@@ -149,7 +155,19 @@ def verify(
                 {**run, "seed": drawn} if mode == "full" else None,
             )
         reports.append(report)
-    result = VerificationReport(claims[0].model_name, str(folder), found, mode, reports, require)
+    name = public_name(model.name, found)
+    notes = []
+    if name != model.name:
+        notes.append(
+            f"{model.name} is a published model, and these are other weights than its own: robustzoo.load("
+            f"{model.name!r}) has those"
+        )
+    unstated = len(documents) - len({path for _, _, path in pairs})
+    if unstated:
+        notes.append(f"{unstated} more of the folder's Evidence is not stated by the card, and not checked")
+    if split_notes(text)[1]:
+        notes.append("the author's notes, at the end of the card, are not checked")
+    result = VerificationReport(name, str(folder), found, mode, reports, require, notes)
     if log is not None:
         _append(Path(log), result)
     return result

@@ -94,6 +94,7 @@ class VerificationReport:
     mode: str
     claims: list[ClaimReport]
     require: str | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def _gravest(self) -> ClaimReport:
@@ -126,6 +127,7 @@ class VerificationReport:
         ]
         if any(report.outcome == "not comparable" for report in self.claims):
             lines.pop()
+        lines += [f"note: {note}" for note in self.notes]
         lines += [report.text() for report in self.claims]
         if self.exit_code == EXIT_CODES["inconclusive"] and self.outcome == "consistent":
             lines.append("confirmation was required, and replay cannot give it: use mode full")
@@ -141,6 +143,7 @@ class VerificationReport:
             "mode": self.mode,
             "outcome": self.outcome,
             "exit_code": self.exit_code,
+            "notes": self.notes,
             "claims": [report.to_json() for report in self.claims],
         }
 

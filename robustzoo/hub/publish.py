@@ -9,8 +9,10 @@ from robustzoo import atomic_files
 from robustzoo.cards.claims import CardError
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.lint import lint_card
+from robustzoo.cards.model_names import public_name
 from robustzoo.cards.published import all_evidence
 from robustzoo.cards.render import render_card
+from robustzoo.cards.rendered import split_notes, with_notes
 from robustzoo.models.folder import read_folder, read_recipe
 from robustzoo.models.weights_file import sha256_file
 from robustzoo.registry.entries import Entry, Weights, published, write_lock
@@ -20,8 +22,12 @@ MAX_BUNDLED_BYTES = 6_000_000
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def card_text(folder: str | Path) -> str:
-    """The card of a model folder, from its recipe and all its evidence.
+def card_text(folder: str | Path, name: str | None = None) -> str:
+    """The card of a model folder, from its recipe and all its evidence, with the notes of its present card.
+
+    Args:
+        name: what to call the model; default: the recipe's name, with the weights' hash where that name
+            stands for other weights.
 
     Raises:
         CardError: no evidence in the folder, evidence of other weights, or a card that fails the lint.
@@ -42,7 +48,8 @@ def card_text(folder: str | Path) -> str:
                 f"{evidence.doc['model']['sha256']}, the folder holds {sha256}; delete that file from "
                 f"{folder / 'evidence'} and run `robustzoo evaluate {folder}` again"
             )
-    text = render_card(recipe, documents, sha256)
+    text = render_card(recipe, documents, sha256, name=name or public_name(recipe.name, sha256))
+    text = with_notes(text, _notes(folder / "README.md"))
     problems = lint_card(text, recipe=recipe, evidence=documents)
     if problems:
         raise CardError(
@@ -76,7 +83,7 @@ def publish_bundled(folder: str | Path) -> Entry:
     if not cards.is_dir():
         raise CardError(f"{_PACKAGE} is not inside a checkout of robustzoo (no {cards}); publish from one")
     read_folder(folder)  # the weights load, and give the logits they were written with
-    text = card_text(folder)
+    text = card_text(folder, recipe.name)
     files = _files_to_publish(folder)
     size = sum(path.stat().st_size for path in files)
     if size > MAX_BUNDLED_BYTES:
@@ -102,6 +109,18 @@ def publish_bundled(folder: str | Path) -> Entry:
     )
     write_lock([item, *(other for other in published() if other.name != item.name)])
     return item
+
+
+def _notes(card: Path) -> str:
+    """The notes by the author in a card that is there already."""
+    if not card.is_file():
+        return ""
+    try:
+        return split_notes(card.read_text(encoding="utf-8"))[1]
+    except (OSError, UnicodeDecodeError) as error:
+        raise CardError(
+            f"{card}: the card that is there cannot be read ({error}); move it away, then write it anew"
+        ) from error
 
 
 def _files_to_publish(folder: Path) -> list[Path]:

@@ -180,6 +180,48 @@ def test_a_card_that_tells_people_other_numbers_than_machines_is_refused_with_bo
     assert "states 99.0 %" in text and f"gives {accuracy.percent}" in text and "robustzoo card" in text
 
 
+FALSE = [
+    ("most **L∞ 1/10**", "most **L∞ 1/4**"),
+    ("test split", "train split"),
+    ("micro-batch 64", "micro-batch 1"),
+    ("Pixel digest `", "Pixel digest `0"),
+    ("202,186 parameters", "2,186 parameters"),
+    ("points wide", "thousandths wide"),
+    ("| `base_lr` | 0.001 |", "| `base_lr` | 0.1 |"),
+    ("## Load", "It is 99 % robust.\n\n## Load"),
+    ("\n| accuracy |", "\n<!--\n| accuracy |"),
+    (
+        "    metrics:\n",
+        "    metrics:\n    - type: accuracy\n      value: 0.99\n      name: Robust accuracy\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("true", "false"), FALSE)
+def test_any_other_text_than_the_evidences_is_refused_with_its_first_line(folder, true, false):
+    restate(folder, true, false)
+    with pytest.raises(CardError, match=r"line \d+ of the .*: claimed .*, from evidence .*"):
+        run(folder)
+
+
+def test_notes_by_the_author_may_say_anything_and_are_reported_as_unchecked(folder):
+    path = folder / "README.md"
+    path.write_text(path.read_text() + "\n## Notes by the author\n\n| x | 9 / 10 |\n")
+    report = run(folder)
+    assert report.outcome == "consistent" and "author's notes" in report.text()
+
+
+@pytest.mark.parametrize("stated", [NAME, None])
+def test_other_weights_of_a_published_name_are_not_called_by_it(folder, stated):
+    sha256 = evidence_of(folder).doc["model"]["sha256"]
+    name = f"{NAME} (weights {sha256[:12]})"
+    text = render_card(recipe(NAME), evidence_of(folder), sha256, name=stated or name)
+    (folder / "README.md").write_text(text)
+    report = run(folder)
+    assert report.text().startswith(f"{name}: CONSISTENT")
+    assert f"{NAME} is a published model, and these are other weights" in report.text()
+
+
 def test_a_difference_within_the_tolerance_is_noted(folder):
     write_card(folder, robuster(evidence_of(folder), 2)[0])
     report = run(folder)

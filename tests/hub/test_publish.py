@@ -69,6 +69,19 @@ def test_publishing_again_replaces_and_keeps_the_other_entries(tmp_path, checkou
     assert not list((checkout / "bundled").glob(".*"))
 
 
+def test_a_card_written_anew_keeps_the_authors_notes_and_names_other_weights_by_their_hash(tmp_path):
+    folder = evaluated(tmp_path / "run")
+    name = f"{NAME} (weights {sha256_file(folder / 'model.safetensors')[:12]})"
+    card = publish.write_card(folder)
+    text = card.read_text()
+    assert f"# {name}\n" in text and f"- name: {name}\n" in text
+    assert f'load("{NAME}")' not in text and "robustzoo verify FOLDER" in text
+    card.write_text(text := text + "\n## Notes by the author\n\nMine.\n")
+    publish.write_card(folder)
+    assert card.read_text() == text
+    assert robustzoo.verify(folder, progress=False).exit_code in (0, 3)
+
+
 def test_a_card_needs_evidence(tmp_path):
     made = recipe(NAME)
     write_folder(tmp_path / "run", pixel_model(made), made)
