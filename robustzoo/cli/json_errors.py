@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
-_BAD_INPUT = 2
+BAD_INPUT = 2
 
 
 class JsonErrors(click.Command):
@@ -39,7 +39,12 @@ class JsonErrors(click.Command):
             _report(error, str(error))
 
 
+def error_document(error: Exception, message: str) -> dict[str, Any]:
+    """An error as JSON says it."""
+    kind = type(error).__name__
+    return {"schema": "robustzoo.error/1", "error": kind, "message": message, "exit_code": BAD_INPUT}
+
+
 def _report(error: Exception, message: str) -> NoReturn:
-    document = {"schema": "robustzoo.error/1", "error": type(error).__name__, "message": message}
-    click.echo(json.dumps({**document, "exit_code": _BAD_INPUT}, indent=1))
-    raise SystemExit(_BAD_INPUT)
+    click.echo(json.dumps(error_document(error, message), indent=1))
+    raise SystemExit(BAD_INPUT)

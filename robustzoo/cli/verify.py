@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustzoo.cli.json_errors import JsonErrors
+from robustzoo.cli.json_errors import BAD_INPUT, JsonErrors, error_document
+
+if TYPE_CHECKING:
+    from robustzoo.evaluation.verification import VerificationReport
 
 
 @click.command(cls=JsonErrors)
@@ -44,7 +50,7 @@ def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> No
     """Verify the claims of each MODEL (registry names or model folders).
 
     Exit code: 0 confirmed or consistent, 1 refuted, 2 bad input, 3 inconclusive, 4 not comparable;
-    of several models, the worst.
+    of several models, the worst: 2 before 1, 4 and 3. An error of one model does not stop the others.
     """
     from robustzoo.hub.verify import verify as run
     from robustzoo.registry import list_models
@@ -54,15 +60,52 @@ def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> No
         raise click.UsageError("--card goes with exactly one MODEL")
     if not names:
         raise click.UsageError("no model is published, so there is nothing to verify; name a model folder")
-    reports = []
-    for name in names:
-        reports.append(run(name, **options))
-        if not as_json:
-            click.echo(reports[-1].text() + "\n")
-    if as_json:
-        click.echo(json.dumps([r.to_json() for r in reports], indent=1))
-    elif len(reports) > 1:
-        click.echo("\n".join(f"{r.outcome:<14} {r.name}" for r in reports))
-    # Refuted outranks not comparable, which outranks inconclusive.
-    codes = {r.exit_code for r in reports}
-    sys.exit(next((code for code in (2, 1, 4, 3) if code in codes), 0))
+    documents: list[dict[str, Any]] = []
+    rows: list[tuple[str, str]] = []
+    codes: set[int] = set()
+    try:
+        for name in names:
+            report, error = _attempt(name, run, options)
+            if report is not None:
+                documents.append(report.to_json())
+                rows.append((report.outcome, report.name))
+                codes.add(report.exit_code)
+                if not as_json:
+                    _say(report.text() + "\n")
+            if error is not None:
+                documents.append({"name": name, **error_document(error, str(error))})
+                rows.append(("error", name if len(name) <= 80 else f"{name[:77]}..."))
+                codes.add(BAD_INPUT)
+                if not as_json:
+                    click.echo(f"robustzoo: {error}", err=True)
+        if as_json:
+            alone = len(documents) == 1 and BAD_INPUT in codes
+            _say(json.dumps(documents[0] if alone else documents, indent=1))
+        elif len(names) > 1:
+            _say("\n".join(f"{outcome:<14} {name}" for outcome, name in rows))
+    except OSError as failure:  # of the standard output: a full disk, a reader that went away
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - so that nothing is flushed again at the exit
+        click.echo(f"robustzoo: the report cannot be written: {failure.strerror or failure}", err=True)
+        codes.add(BAD_INPUT)
+    # Bad input outranks refuted, then not comparable, then inconclusive.
+    sys.exit(next((code for code in (BAD_INPUT, 1, 4, 3) if code in codes), 0))
+
+
+def _attempt(
+    name: str, run: Callable[..., VerificationReport], options: dict[str, Any]
+) -> tuple[VerificationReport | None, Exception | None]:
+    """The report on one model, the error that is a message for the user, or both where only the log failed."""
+    try:
+        return run(name, **options), None
+    except Exception as error:
+        # Errors of our own rooms and of the system are messages; anything else is a fault of ours and keeps
+        # its traceback.
+        if not type(error).__module__.startswith("robustzoo") and not isinstance(error, OSError):
+            raise
+        return getattr(error, "report", None), error
+
+
+def _say(text: str) -> None:
+    """Write to the standard output at once, so that a failure shows here."""
+    click.echo(text)
+    sys.stdout.flush()

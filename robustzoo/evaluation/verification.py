@@ -92,7 +92,8 @@ def verify(
         FolderError, EvidenceError, WitnessError: a file of the folder is missing, damaged or contradicts
             itself.
         DataError, MissingData: the images cannot be had.
-        VerificationError: a wrong argument, or no Evidence in the folder.
+        VerificationError: a wrong argument, no Evidence in the folder, or a log that cannot be written (the
+            error's `report` is then what would have been returned).
     """
     folder = Path(folder)
     if mode not in MODES:
@@ -271,7 +272,11 @@ def _check_tolerance(tolerance: int | None, claims: list[Claim]) -> None:
 
 def _card_text(folder: Path, card: str | Path | None) -> str:
     path = folder / "README.md" if card is None else Path(card)
-    if not path.is_file():
+    try:
+        found = path.is_file()
+    except (OSError, ValueError):  # a name that is too long, for example
+        found = False
+    if not found:
         raise CardError(
             f"there is no card at {path}, so nothing is claimed",
             f"write it from the folder's evidence with `robustzoo card {folder}` (without evidence: "
@@ -335,18 +340,30 @@ def _load_witnesses(evidence: Evidence, path: Path, notes: list[str]) -> Witness
 
 def _check_log(path: Path) -> None:
     """Refuse a log that cannot be appended to, before anything is computed."""
-    if not path.parent.is_dir():
+    try:
+        parent, exists, folder = path.parent.is_dir(), path.exists(), path.is_dir()
+    except (OSError, ValueError) as error:
+        raise VerificationError(f"log is {str(path)[:80]!r}, which cannot be a file: {error}") from error
+    if not parent:
         raise VerificationError(
             f"log is {str(path)!r}, but its folder does not exist; create {path.parent}, or choose another "
             "file"
         )
-    writable = path.parent if not path.exists() else path
-    if path.is_dir() or not os.access(writable, os.W_OK):
+    writable = path if exists else path.parent
+    if folder or not os.access(writable, os.W_OK):
         raise VerificationError(f"log is {str(path)!r}, which cannot be written; choose another file")
 
 
 def _append(path: Path, result: VerificationReport) -> None:
     """One line per verification, appended in one write."""
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps({"time": now, **result.to_json()}, sort_keys=True) + "\n")
+    try:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"time": now, **result.to_json()}, sort_keys=True) + "\n")
+    except OSError as failure:
+        error = VerificationError(
+            f"the log {path} cannot be written ({failure.strerror or failure}); the verification itself "
+            f"ended as {result.outcome}. Choose another file"
+        )
+        error.report = result
+        raise error from failure

@@ -13,7 +13,13 @@ EXIT_CODES = {"refuted": 1, "not comparable": 4, "inconclusive": 3, "consistent"
 
 
 class VerificationError(ValueError):
-    """A verification that cannot start: an argument, or what the folder lacks."""
+    """A verification that cannot start: an argument, or what the folder lacks; or a log that fails.
+
+    Attributes:
+        report: what was found, where only the log could not be written.
+    """
+
+    report: VerificationReport | None = None
 
 
 @dataclass

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["HubError", "NotPublished", "OfflineMiss", "load", "resolve_folder"]
 
 _WEIGHTS = "model.safetensors"
+_LONGEST_NAME = 200  # characters; registry names have about 40
 
 
 class NotPublished(ValueError):
@@ -55,9 +56,12 @@ def load(
         NotPublished: a recipe without weights; the message gives the training command.
         HashMismatch, FolderError: the folder is not the published one, or not usable.
         OfflineMiss, HubError: the Hub folder cannot be had.
+        TypeError: pretrained is no bool.
     """
     from robustzoo.models import FolderError, pixel_model, read_folder, read_recipe
 
+    if not isinstance(pretrained, bool):
+        raise TypeError(f"pretrained {pretrained!r} is no bool; expected True or False")
     registered = _registered(name)
     if registered is not None and not pretrained:
         wanted = recipe(str(name))
@@ -113,10 +117,10 @@ def resolve_folder(
             verify_sha256(folder / _WEIGHTS, promised, next_step=again)
         return folder
     folder = Path(text.removeprefix("local-dir:"))
-    if not folder.is_dir():
+    if not _is_folder(folder):
         raise FolderError(
-            f"{folder} is not a folder; expected a model folder (model.safetensors and config.json), or a "
-            "name that `robustzoo ls` lists"
+            f"{_short(folder)} is not a folder; expected a model folder (model.safetensors and config.json), "
+            "or a name that `robustzoo ls` lists"
         )
     return folder
 
@@ -129,12 +133,31 @@ def _registered(name: str | Path) -> Entry | None:
     """
     if isinstance(name, Path) or str(name).startswith(("local-dir:", "hf-hub:")):
         return None
+    if len(str(name)) > _LONGEST_NAME and not _is_folder(Path(str(name))):
+        raise UnknownName(
+            f"{_short(name)!r} ({len(str(name))} characters) is neither a model name nor a folder; "
+            "`robustzoo ls` lists the names"
+        )
     try:
         return entry(name)
     except UnknownName:
-        if name and ("/" in str(name) or Path(str(name)).is_dir()):  # Path("") would be the working directory
+        if name and ("/" in str(name) or _is_folder(Path(str(name)))):  # Path("") is the working directory
             return None
         raise
+
+
+def _is_folder(path: Path) -> bool:
+    """Path.is_dir, False too for what no file system takes as a path (too long, or with a null byte)."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _short(name: str | Path) -> str:
+    """For messages: a very long name's beginning."""
+    text = str(name)
+    return text if len(text) <= _LONGEST_NAME else f"{text[:60]}..."
 
 
 def _pinned_folder(

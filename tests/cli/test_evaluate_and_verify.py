@@ -78,3 +78,32 @@ def test_a_report_in_json_says_claimed_found_and_difference():
     (report,) = json.loads(done.stdout)
     numbers = report["claims"][0]["numbers"]
     assert numbers["clean_found"] - numbers["clean_claimed"] == numbers["clean_difference"] == 0
+
+
+def test_one_models_error_does_not_stop_the_others():
+    done = run("verify", NAME, "missing", NAME, "--json")
+    first, error, second = json.loads(done.stdout)
+    assert done.returncode == 2 and first == second and first["outcome"] == "consistent"
+    assert (error["name"], error["error"], error["exit_code"]) == ("missing", "UnknownName", 2)
+    text = run("verify", NAME, "missing", NAME)
+    assert text.returncode == 2 and text.stdout.count("CONSISTENT by replay") == 2
+    assert "missing" in text.stderr and "Traceback" not in text.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_log_that_fails_comes_after_the_report():
+    done = run("verify", NAME, "--log", "/dev/full")
+    assert done.returncode == 2 and "CONSISTENT by replay" in done.stdout
+    assert "the log /dev/full cannot be written" in done.stderr and "Traceback" not in done.stderr
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", "from robustzoo.cli import main; main()", "verify", NAME]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and "cannot be written" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("a" * 300,), ("a/" + "a" * 300,), (NAME, "--card", "a" * 300), (NAME, "--log", "a" * 300)]
+)
+def test_names_that_no_file_system_takes_are_bad_input(arguments):
+    done = run("verify", *arguments)
+    assert done.returncode == 2 and done.stderr.startswith("robustzoo: ") and "Traceback" not in done.stderr

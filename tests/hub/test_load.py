@@ -165,3 +165,11 @@ def test_names_resolve_without_torch_or_the_evaluator():
         "import robustzoo.hub.load, sys; sys.exit(bool({'torch', 'robustzoo.evaluation'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], cwd=Path(robustzoo.__file__).parents[1], check=True)
+
+
+def test_a_pretrained_that_is_no_bool_and_a_name_that_is_too_long_are_refused_in_words():
+    with pytest.raises(TypeError, match="pretrained 'no' is no bool"):
+        robustzoo.load(NAME, pretrained="no")
+    with pytest.raises(UnknownName, match=r"aaa\.\.\.' \(10000 characters\) is neither") as caught:
+        robustzoo.load("a" * 10_000)
+    assert len(str(caught.value)) < 300
