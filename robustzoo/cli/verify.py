@@ -94,7 +94,7 @@ def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> No
 def _attempt(
     name: str, run: Callable[..., VerificationReport], options: dict[str, Any]
 ) -> tuple[VerificationReport | None, Exception | None]:
-    """The report on one model, the error that is a message for the user, or both where only the log failed."""
+    """The report on one model, the error that the user should read, or both where only the log failed."""
     try:
         return run(name, **options), None
     except Exception as error:
