@@ -50,8 +50,14 @@ def open_training_data(recipe: Recipe, job: Job) -> TrainingData:
             f"a batch of {recipe.batch_size:,} is more than the {len(images):,} training images; choose a "
             f"smaller --batch-size"
         )
-    if not images.complete:
-        recipe = partial(recipe, images=len(images))
+    at_hand = None if images.complete else len(images)
+    if recipe.training_images not in (None, at_hand):
+        raise DataError(
+            f"{recipe.name} is a training on {recipe.training_images:,} of the images of "
+            f"{recipe.training_data}, but {len(images):,} are at hand: give the data it was made with, or "
+            "set training_images=none"
+        )
+    recipe = partial(recipe, images=at_hand)
     data = TrainingData(recipe, images, TrainingOrder(len(images), recipe.batch_size, job.seed), holdout)
     if recipe.extra_data == "none":
         return data

@@ -18,16 +18,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from robustzoo import atomic_files
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where nothing keeps two trainings apart
-    fcntl = None  # type: ignore[assignment]
+from robustzoo import atomic_files, folder_lock
 
 SCHEMA = "robustzoo.run/1"
 AVERAGES = "averaged_weights.safetensors"  # in a checkpoint of a run that averages its weights
-_LOCK = ".lock"
 _TEMPORARY, _DISCARDED, _MANIFEST = ".writing-", ".discarded-", "manifest.json"
 _ANEW = "restore it, or begin a new run in another --out"
 
@@ -97,17 +91,14 @@ class RunFolder:
             raise RunFolderError(f"{self.path} is not empty, and holds no run; choose another --out")
 
     def claim(self) -> None:
-        """Make the folder, and keep it for this process until it ends: two trainings never write in one.
+        """Make the folder, and keep it as long as this object lives: two trainings never write in one.
 
         Raises:
             RunFolderError: another process trains here, or nothing can be written.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / _LOCK).open("a")
-            if fcntl is not None:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            self._held = folder_lock.hold(self.path)
+        except folder_lock.FolderInUse as error:
             raise RunFolderError(
                 f"another process is training in {self.path}; wait for it, or choose another --out"
             ) from error

@@ -14,7 +14,7 @@ from deepspeed.utils import logger as deepspeed_logger
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from robustzoo.models.pixel_model import PixelModel
+from robustzoo.models.pixel_model import FeaturesAndLogits, PixelModel
 from robustzoo.objectives.weight_averaging import WeightAverage
 from robustzoo.registry import Recipe
 from robustzoo.registry.catalog import ARCHITECTURES
@@ -116,21 +116,6 @@ def optimizer(recipe: Recipe, parameters: list[nn.Parameter], weight_decay: floa
     return torch.optim.Adam(
         parameters, lr=recipe.base_lr, betas=(recipe.momentum, 0.999), weight_decay=weight_decay
     )
-
-
-class FeaturesAndLogits(nn.Module):
-    """What the engine wraps: pixels (B, C, H, W) -> features (B, d) and logits (B, K), both as outputs.
-
-    Loss terms must reach the weights through the engine's outputs, or accumulation would not scale them.
-    """
-
-    def __init__(self, pixel_model: PixelModel) -> None:
-        super().__init__()
-        self.pixel_model = pixel_model
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.pixel_model.features(x)
-        return features, self.pixel_model.head(features)
 
 
 def build_engine(recipe: Recipe, launch: Launch, model: PixelModel, weight_decay: float):

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from robustzoo.data import ImageDataset
-from robustzoo.models.pixel_model import PixelModel
+from robustzoo.models.pixel_model import FeaturesAndLogits, PixelModel
 from robustzoo.objectives import trace_of_hessian
 from robustzoo.objectives.objective import Objective
 from robustzoo.registry import Recipe
@@ -29,16 +29,6 @@ class Points:
     x: Tensor
     x_adv: Tensor
     y: Tensor
-
-
-class _FeaturesAndLogits(nn.Module):
-    def __init__(self, model: PixelModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.model.features(x)
-        return features, self.model.head(features)
 
 
 def adversarial_points(
@@ -87,11 +77,11 @@ def loss_function(
         model = copy.deepcopy(model).double()
     dtype = torch.float64 if double else torch.float32
     inputs = objective.inputs(points.x.to(dtype), points.x_adv.to(dtype))
-    network = _FeaturesAndLogits(model)
+    network = FeaturesAndLogits(model)
     parameters = {name: p.detach() for name, p in model.named_parameters()}
 
     def loss(values: dict[str, Tensor]) -> Tensor:
-        renamed = {f"model.{name}": value for name, value in values.items()}
+        renamed = {f"pixel_model.{name}": value for name, value in values.items()}
         features, logits = functional_call(network, renamed, (inputs,))
         return objective.terms(features, logits, points.y, step=0)["robust"]
 

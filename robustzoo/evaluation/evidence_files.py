@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from robustzoo import folder_lock
 from robustzoo.cards.evidence import Evidence, EvidenceError
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.evaluation.guards import GuardError
-
-try:
-    import fcntl
-except ImportError:  # Windows: nothing is locked
-    fcntl = None
 
 _WAYS_OUT = "choose another folder (out=..., on the command line --out DIR), or delete"
 
@@ -31,45 +26,27 @@ def reserved(out: Path | None) -> Iterator[None]:
     Raises:
         GuardError: another run holds the folder.
     """
-    if out is None or fcntl is None:
+    if out is None:
         yield
         return
     folder = (out / "evidence").absolute()
     made = [place for place in (folder, *folder.parents) if not place.exists()]
-    handle = _lock(folder)
+    try:
+        held = folder_lock.hold(folder)
+    except folder_lock.FolderInUse as error:
+        raise GuardError(
+            f"another evaluation is writing into {folder}; expected one at a time, since their files "
+            "would mix: wait for it, or choose another folder (out=..., on the command line --out DIR)"
+        ) from error
     try:
         yield
     finally:
-        (folder / ".lock").unlink(missing_ok=True)  # while it is held, so it is ours: see _lock
-        os.close(handle)
+        if held is not None:
+            (folder / folder_lock.NAME).unlink(missing_ok=True)  # while it is held, so it is ours
+            held.close()
         with suppress(OSError):  # the first that is not empty ends it
             for place in made:
                 place.rmdir()
-
-
-def _lock(folder: Path) -> int:
-    """An open, locked `folder/.lock` that is still the file of that name."""
-    path = folder / ".lock"
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except FileNotFoundError:  # the run before has just removed its empty folder
-            continue
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(handle)
-            raise GuardError(
-                f"another evaluation is writing into {folder}; expected one at a time, since their files "
-                "would mix: wait for it, or choose another folder (out=..., on the command line --out DIR)"
-            ) from error
-        except OSError:
-            return handle  # a file system without locks
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(handle), path.stat()):
-                return handle
-        os.close(handle)  # the run before removed the file after it was opened here
 
 
 def evidence_path(out: Path, protocol: str, dataset: dict[str, Any]) -> Path:

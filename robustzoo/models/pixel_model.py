@@ -124,6 +124,22 @@ class PixelModel(nn.Module):
         )
 
 
+class FeaturesAndLogits(nn.Module):
+    """A PixelModel from pixels (B, C, H, W) to features (B, d) and logits (B, K), both as outputs.
+
+    Loss terms must reach the weights through a module's outputs: DeepSpeed scales nothing else under
+    accumulation, and torch.func calls nothing else with other weights.
+    """
+
+    def __init__(self, pixel_model: PixelModel) -> None:
+        super().__init__()
+        self.pixel_model = pixel_model
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.pixel_model.features(x)
+        return features, self.pixel_model.head(features)
+
+
 def pixel_model(recipe: Recipe) -> PixelModel:
     """A model of `recipe` in training mode, randomly initialised from torch's global generator."""
     network = build_network(recipe.architecture, recipe.image_size, recipe.channels, recipe.num_classes)

@@ -169,9 +169,7 @@ class Objective:
         """
         parameters = perturbed_parameters(model)
         features = model.features(self.inputs(x, x_adv))
-        logits = model.head(features)
-        g, ga = logits.chunk(2) if self.needs_clean else (None, logits)
-        loss = LOSSES[self.recipe.loss](self.recipe, g, ga, y)["robust"]
+        loss = self.terms(features, model.head(features), y, step=0)["robust"]
         return parameters, list(torch.autograd.grad(loss, parameters, materialize_grads=True))
 
     def trh_lambda(self, step: int) -> float:

@@ -139,11 +139,11 @@ def _parse_method(text: str, method: str) -> tuple[str, str | None, tuple[str, .
 
 
 def _not_in(noun: str, value: str, known: Iterable[str], usable: Container[str] | None = None) -> str:
-    """`usable`: those of `known` that have recipes in this version; default: all."""
+    """`usable`: those of `known` that have a recipe beside the other parts of the name; default: all."""
     words = list(known)
     others = [] if usable is None else [word for word in words if word not in usable]
-    later = f"; not in this version: {', '.join(others)}" if others else ""
-    return f"unknown {noun} {value[:80]!r} (known: {', '.join(w for w in words if w not in others)}{later})"
+    without = f"; without a recipe here: {', '.join(others)}" if others else ""
+    return f"unknown {noun} {value[:80]!r} (known: {', '.join(w for w in words if w not in others)}{without})"
 
 
 def _unknown(text: str, problem: str) -> UnknownName:

@@ -11,7 +11,7 @@ from robustzoo.attacks.autoattack import run_protocol
 from robustzoo.attacks.lanes import Lanes
 from robustzoo.attacks.projections import in_ball, perturbation_norm
 from robustzoo.attacks.protocols import protocol
-from robustzoo.attacks.square import Bumps, Square, bump, side
+from robustzoo.attacks.square import _CHUNK, Bumps, Square, bump, side
 from robustzoo.registry.threat_model import ThreatModel
 
 
@@ -123,7 +123,7 @@ def _asking_every_query(self, going):
     self._redraw(left)
     iteration = self.iteration[left]
     self.points, self.iteration = self.points.clone(), self.iteration.clone()
-    self.points[left] = self._propose_linf(left, self.sides[iteration], self.drawn[left, iteration % 250])
+    self.points[left] = self._propose_linf(left, self.sides[iteration], self.drawn[left, iteration % _CHUNK])
     self.iteration[left] = iteration + 1
     return torch.zeros_like(going)
 

@@ -155,12 +155,12 @@ def test_refused_names_say_why(text, problem):
         ("vit_s16.imagenet_l2.at_trh", ARCHITECTURES, set(ARCHITECTURES)),
     ],
 )
-def test_what_is_not_in_this_version_is_not_offered(text, known, usable):
+def test_what_has_no_recipe_is_not_offered(text, known, usable):
     with pytest.raises(UnknownName) as caught:
         parse(text)
     offered = f"(known: {', '.join(key for key in known if key in usable)}"
     later = ", ".join(key for key in known if key not in usable)
-    assert offered + (f"; not in this version: {later})" if later else ")") in str(caught.value)
+    assert offered + (f"; without a recipe here: {later})" if later else ")") in str(caught.value)
 
 
 @pytest.mark.parametrize(

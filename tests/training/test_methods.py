@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import socket
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,7 +11,8 @@ import torch
 from robustzoo.models import read_folder
 from robustzoo.registry import all_names
 from robustzoo.registry.names import parse
-from tests.training.small import ROOT, SGD, small
+from tests.training.small import SGD, small
+from tests.training.two_ranks import run_on_two_ranks
 
 DIGITS = "vit_micro2.digits_linf"
 ALONE = [
@@ -47,21 +45,7 @@ def test_fifty_steps_of_every_method_on_two_ranks(subprocess_environment, tmp_pa
         "1000",
     ]
     lists = [[name, *flags, "--out", str(tmp_path / name)] for name in ALONE + TOGETHER]
-    command = [sys.executable, str(ROOT / "tests/training/many_runs.py"), json.dumps(lists)]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    environment = subprocess_environment | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = []
-    for rank in "01":
-        with (tmp_path / f"said{rank}").open("w") as said:
-            ranks.append(
-                subprocess.Popen(
-                    command, env=environment | {"RANK": rank, "LOCAL_RANK": rank}, stdout=said, stderr=said
-                )
-            )
-    assert [process.wait() for process in ranks] == [0, 0], (tmp_path / "said0").read_text()[-3000:]
+    run_on_two_ranks(lists, subprocess_environment, tmp_path)
     digests = set()
     for name in ALONE + TOGETHER:
         lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
@@ -145,3 +129,9 @@ def test_other_data_and_generated_images_are_asked_for_in_words(train, tmp_path,
 
 def _sgd_without_trh() -> list[str]:
     return SGD[:4]
+
+
+def test_a_recipe_of_a_part_of_the_data_wants_that_part(train, tmp_path, capsys):
+    arguments = [f"{DIGITS}.at_base", *small(), "--set", "training_images=50", "--out", str(tmp_path / "run")]
+    assert train(arguments) == 2
+    assert "is a training on 50 of the images of digits, but 1,147 are at hand" in capsys.readouterr().err

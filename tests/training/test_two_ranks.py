@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
 
 import pytest
 
 from robustzoo.models import read_folder, sha256_file
 from tests.training.small import AT_TRH, NO_ATTACK, ROOT, SGD, TRADES_TRH, small
+from tests.training.two_ranks import free_port, run_on_two_ranks
 from training.run_folder import RunFolder
 
 MODEL = "model/model.safetensors"
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def largest_difference(a, b) -> float:
@@ -40,21 +32,7 @@ def test_two_ranks_equal_one(subprocess_environment, train, tmp_path, weights):
     }
     lists = [[*arguments, "--out", str(tmp_path / name)] for name, arguments in runs.items()]
     lists.append([*at, "--out", str(tmp_path / "cut"), "--resume"])
-    # Without the launcher, which imports DeepSpeed twice more; the slow test below has it.
-    command = [sys.executable, str(ROOT / "tests/training/many_runs.py"), json.dumps(lists)]
-    environment = subprocess_environment | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    ranks = []
-    for rank in "01":
-        with (tmp_path / f"said{rank}").open("w") as said:
-            ranks.append(
-                subprocess.Popen(
-                    command, env=environment | {"RANK": rank, "LOCAL_RANK": rank}, stdout=said, stderr=said
-                )
-            )
-    statuses = [process.wait() for process in ranks]
-    texts = [(tmp_path / f"said{rank}").read_text() for rank in "01"]
-    assert statuses == [0, 0], "\n".join(texts)
+    texts = run_on_two_ranks(lists, subprocess_environment, tmp_path)
     assert "batch 8 = 2 processes x 4 x 1 accumulated, ZeRO 1" in texts[0]
     assert "step 1/4" in texts[0] and "step 1/4" not in texts[1]
 
