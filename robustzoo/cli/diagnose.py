@@ -18,6 +18,9 @@ def diagnose() -> None:
     """Hessian, PAC-Bayes bound, and the studies of the paper."""
 
 
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
 def _options(*options):
     def add(function):
         for option in reversed(options):
@@ -74,8 +77,8 @@ def _load(
 
 @diagnose.command()
 @_model_options
-@click.option("--sigma0", type=float, help="Standard deviation of the prior; with --beta.")
-@click.option("--beta", type=float, help="Weight of the data against the prior; with --sigma0.")
+@click.option("--sigma0", type=_POSITIVE, help="Standard deviation of the prior; with --beta.")
+@click.option("--beta", type=_POSITIVE, help="Weight of the data against the prior; with --sigma0.")
 @click.option("--lambda", "trh_lambda", type=float, help="Weight of the trace; default: the recipe's.")
 @click.option("--gamma", "trh_gamma", type=float, help="Weight of |theta|^2; default: the recipe's.")
 @click.option("--tau", type=float, default=0.05, show_default=True, help="1 - confidence.")
@@ -110,7 +113,9 @@ def bound(
     from robustzoo.diagnostics.bound import BoundError, Prior
     from robustzoo.diagnostics.model_bound import model_bound, report
 
-    if (sigma0 is None) != (beta is None) or (sigma0 is not None and (trh_lambda or trh_gamma)):
+    if (sigma0 is None) != (beta is None) or (
+        sigma0 is not None and (trh_lambda is not None or trh_gamma is not None)
+    ):
         raise BoundError("give --sigma0 together with --beta, or --lambda and --gamma, not a mixture")
     loaded, points, samples = _load(model, data_root, split, n, seed)
     if sigma0 is not None:
@@ -150,7 +155,7 @@ def bound(
 )
 @click.option(
     "--eigenvalues",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=100),
     default=1,
     show_default=True,
     metavar="K",
@@ -187,6 +192,11 @@ def hessian(
     from robustzoo.diagnostics.model_loss import loss_function, top_layer_trace
     from robustzoo.diagnostics.results import write_csv
 
+    for place in (out, spectrum):
+        if place is not None and not place.absolute().parent.is_dir():
+            raise click.UsageError(f"{str(place)!r}: there is no folder {str(place.parent)!r}; make it first")
+    if out is not None and spectrum is not None and out.absolute() == spectrum.absolute():
+        raise click.UsageError(f"--out and --spectrum are both {str(out)!r}: give each a file of its own")
     loaded, points, _ = _load(model, data_root, split, n, seed)
     loss, parameters = loss_function(loaded, points, stop_gradient=stop_gradient, double=double)
     names = [name for name, p in parameters.items() if not weights_only or p.ndim > 1]

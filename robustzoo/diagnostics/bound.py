@@ -52,8 +52,8 @@ class Prior:
         for name, value in (("lambda", trh_lambda), ("gamma", trh_gamma)):
             if value is None or not (math.isfinite(value) and value > 0):
                 raise BoundError(
-                    f"{name} is {value}; the bound needs lambda and gamma above 0 (those of a TrH recipe). "
-                    "Give both, or sigma0^2 and beta"
+                    f"{name} is {'not set' if value is None else f'{value:g}'}; the bound needs lambda and "
+                    "gamma above 0, as a TrH recipe has them: give both, or sigma0 and beta"
                 )
         return cls(2.0 * trh_lambda, 1.0 / (4.0 * trh_lambda * trh_gamma))
 
@@ -101,7 +101,9 @@ class Bound:
         if self.sub_gaussian is not None and not (
             math.isfinite(self.sub_gaussian) and self.sub_gaussian >= 0
         ):
-            raise BoundError(f"sub_gaussian is {self.sub_gaussian}; expected a variance factor of at least 0")
+            raise BoundError(
+                f"sub_gaussian is {self.sub_gaussian}; expected a finite variance factor of at least 0"
+            )
 
     @property
     def norm_term(self) -> float:

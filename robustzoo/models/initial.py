@@ -116,7 +116,8 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         raise InitialWeightsError(f"--init {error}") from error
     except (safetensors.SafetensorError, OSError) as error:
         raise InitialWeightsError(
-            f"--init {file} is not a readable safetensors file: {error}; give another, or --init random"
+            f"--init {file} is not a readable safetensors file: {error}; give one, an .npz file of the "
+            "original JAX release, or --init random"
         ) from error
 
 

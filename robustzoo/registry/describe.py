@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from robustzoo.registry.catalog import DATASETS
-from robustzoo.registry.fields import FIELDS, write_value
+from robustzoo.registry.fields import FIELDS, value_text
 from robustzoo.registry.paper import published_cell
 from robustzoo.registry.recipes import Recipe
 from robustzoo.registry.recipes import recipe as make_recipe
@@ -11,7 +11,7 @@ from robustzoo.registry.recipes import recipe as make_recipe
 
 def describe(recipe: Recipe) -> list[tuple[str, str, str]]:
     """`(field, value, source)` of every science field, in the order of `fields.FIELDS`."""
-    return [(key, _text(write_value(getattr(recipe, key))), recipe.sources[key]) for key in FIELDS]
+    return [(key, value_text(getattr(recipe, key)), recipe.sources[key]) for key in FIELDS]
 
 
 def changes(recipe: Recipe) -> list[tuple[str, str, str]]:
@@ -20,7 +20,7 @@ def changes(recipe: Recipe) -> list[tuple[str, str, str]]:
         return []
     was = make_recipe(recipe.base_name)
     return [
-        (key, value, _text(write_value(getattr(was, key))))
+        (key, value, value_text(getattr(was, key)))
         for key, value, _ in describe(recipe)
         if getattr(recipe, key) != getattr(was, key)
     ]
@@ -44,16 +44,3 @@ def training_command(recipe: Recipe, name: str | None = None) -> str:
     """
     data = " --data DIR" if DATASETS[recipe.dataset].needs_files else ""
     return f"deepspeed training/train.py {name or recipe.name}{data} --out runs/{recipe.name}"
-
-
-def _text(value: object) -> str:
-    """The value as `--set KEY=VALUE` takes it."""
-    if value is None or value == []:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    if isinstance(value, list):
-        return ",".join(_text(item) for item in value)
-    return str(value)

@@ -61,7 +61,7 @@ _KINDS = {
     "float": "a finite number",
     "bool": "true or false",
     "text": "a text",
-    "texts": "a list of texts",
+    "texts": "texts, separated by commas",
     "floats": "finite numbers, separated by commas",
     "threat model": "a threat model such as linf:8/255",
 }
@@ -198,9 +198,26 @@ def write_value(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def value_text(typed: Any) -> str:
+    """A field's typed value as `--set KEY=VALUE` takes it."""
+    return _text(write_value(typed))
+
+
+def _text(value: object) -> str:
+    if value is None or value == []:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    if isinstance(value, list):
+        return ",".join(_text(item) for item in value)
+    return str(value)
+
+
 def _refused(key: str, field: Field, value: object) -> RecipeError:
     shown = f"{str(value)[:80]!r}" if isinstance(value, str) else f"{value!r}"[:80]
-    return RecipeError(f"{key}: {shown} is not allowed: expected {field.expected}; set it with {key}=VALUE")
+    return RecipeError(f"{key}: {shown} is not allowed: expected {field.expected}")
 
 
 def _in_range(field: Field, typed: Any) -> bool:
@@ -245,6 +262,8 @@ def _read_text(value: object) -> str:
 
 
 def _read_texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(item.strip() for item in value.split(",") if item.strip() not in ("", "none"))
     if not isinstance(value, (list, tuple)):
         raise TypeError
     return tuple(_read_text(item) for item in value)

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from robustzoo.registry.catalog import DATASETS
-from robustzoo.registry.fields import FIELDS, RecipeError, read_value, unknown_field, write_value
+from robustzoo.registry.fields import FIELDS, RecipeError, read_value, unknown_field, value_text
 from robustzoo.registry.rules import originals_per_batch
 
 # What pixels in [0, 1] become inside the model -> mean and std, one value for all channels (table 3).
 _DATA_RANGES = {"[-1,1]": (0.5, 0.5), "[0,1]": (0.0, 1.0), "centered": (0.47, 0.25)}
-_ALIASES = ("epochs", "data_range")
+ALIASES = ("epochs", "data_range")  # set a field in other words
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
@@ -53,7 +53,7 @@ def apply_overrides(
         RecipeError: an unknown key, a value that is not allowed, or a field that the name fixes.
     """
     new_values, new_sources = dict(values), dict(sources)
-    typed = {key: read_value(key, value) for key, value in changes.items() if _check_key(key) not in _ALIASES}
+    typed = {key: read_value(key, value) for key, value in changes.items() if _check_key(key) not in ALIASES}
     if "epochs" in changes:
         if "total_steps" in changes:
             raise RecipeError("epochs and total_steps both set the training length: give one of them")
@@ -67,12 +67,12 @@ def apply_overrides(
             continue
         if FIELDS[key].fixed:
             raise RecipeError(
-                f"{key}: {write_value(value)!r} differs from {write_value(values[key])!r}, which the model's "
-                f"name fixes: choose another name (`robustzoo ls`)"
+                f"{key}: {value_text(value)} differs from {value_text(values[key])}, which the model's name "
+                f"fixes: choose another name (`robustzoo ls`)"
             )
         new_values[key] = value
         note = (notes or {}).get(key)
-        was = f"{origin} (was {write_value(values[key])}; {sources[key]})"
+        was = f"{origin} (was {value_text(values[key])}; {sources[key]})"
         new_sources[key] = note if note and note != sources[key] else was
     return new_values, new_sources
 
@@ -82,8 +82,8 @@ def _check_key(key: str) -> str:
         raise RecipeError(
             "unknown key 'epsilon': the radius is part of threat_model, such as threat_model=linf:4/255"
         )
-    if key not in _ALIASES and key not in FIELDS:
-        raise unknown_field(key, "to set", {**FIELDS, **dict.fromkeys(_ALIASES)})
+    if key not in ALIASES and key not in FIELDS:
+        raise unknown_field(key, "to set", {**FIELDS, **dict.fromkeys(ALIASES)})
     return key
 
 
@@ -106,9 +106,7 @@ def _steps(epochs: object, values: Mapping[str, Any]) -> int:
     except (ValueError, OverflowError):
         number = 0.0
     if not (math.isfinite(number) and number > 0):
-        raise RecipeError(
-            f"epochs: {epochs!r} is not allowed: expected a number above 0; set it with epochs=VALUE"
-        )
+        raise RecipeError(f"epochs: {epochs!r} is not allowed: expected a number above 0")
     data = DATASETS.get(values["training_data"], DATASETS[values["dataset"]])
     images = values["training_images"] or data.train_size
     return math.ceil(number * images / max(originals_per_batch(values), 1))

@@ -12,21 +12,14 @@ from typing import Any
 
 from robustzoo.registry.catalog import DATASETS, IncompatibleName, check_compatible
 from robustzoo.registry.composition import compose
-from robustzoo.registry.fields import (
-    FIELDS,
-    RecipeError,
-    read_value,
-    unknown_field,
-    write_value,
-)
+from robustzoo.registry.fields import FIELDS, RecipeError, read_value, write_value
 from robustzoo.registry.names import UnknownName, parse
 from robustzoo.registry.overrides import apply_overrides
+from robustzoo.registry.recipe_files import SCHEMA, check_keys, read_recipe_file
 from robustzoo.registry.rules import PAIRED, check_together, originals_per_batch
 from robustzoo.registry.threat_model import ThreatModel
 
 __all__ = ["Recipe", "RecipeError", "recipe"]
-
-SCHEMA = "robustzoo.recipe/1"
 
 
 @dataclass(frozen=True)
@@ -206,41 +199,6 @@ def changed_name(base_name: str, digest: str) -> str:
     return f"{base_name}+{digest[:8]}"
 
 
-def check_keys(document: Mapping[str, Any]) -> None:
-    """Refuse a recipe document with unknown keys, another schema, or sources that are not texts of fields.
-
-    Raises:
-        RecipeError: naming the key, and the nearest right one.
-    """
-    if not isinstance(document, Mapping):
-        raise RecipeError(
-            f"a recipe is a JSON object, not {type(document).__name__}: see `robustzoo recipe NAME --json`"
-        )
-    known = dict.fromkeys(("schema", "name", "base_name", *FIELDS, "sources"))
-    for key in document:
-        if key not in known:
-            raise unknown_field(key, "in the recipe", known)
-    if document.get("schema", SCHEMA) != SCHEMA:
-        raise RecipeError(
-            f"schema {document['schema']!r} is not {SCHEMA!r}, so another version of robustzoo made it: "
-            "write it again with `robustzoo recipe NAME --json`"
-        )
-    for key in ("name", "base_name"):
-        if not isinstance(document.get(key, ""), str):
-            raise RecipeError(f"{key}: {document[key]!r} is not a text: expected a model name")
-    sources = document.get("sources", {})
-    if not isinstance(sources, Mapping) or not all(_is_text(text) for text in sources.values()):
-        raise RecipeError("sources must be an object, field -> text: see `robustzoo recipe NAME --json`")
-    for key in sources:
-        if key not in FIELDS:
-            raise unknown_field(key, "in sources")
-
-
-def _is_text(value: object) -> bool:
-    """A text that can be printed: JSON can also spell half a surrogate pair."""
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
-
-
 def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = None) -> Recipe:
     """The recipe of a registry name, of a name that a package brings, or of a JSON file, with changes.
 
@@ -259,21 +217,39 @@ def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = N
     from robustzoo.registry.packages import brought_entry, is_brought
 
     if is_brought(name) and not str(name).endswith(".json"):
-        made = brought_entry(str(name)).recipe
-        base_name, changes, notes = made.base_name, made.science, dict(made.sources)
+        base = brought_entry(str(name)).recipe
     elif isinstance(name, PathLike) or (isinstance(name, str) and name.endswith(".json")):
-        base_name, changes, notes = _read_file(Path(name))
+        path = Path(name)
+        base_name, changes, notes = read_recipe_file(path)
+        try:
+            base = _changed(base_name, None, changes, "the recipe file", notes)
+        except (RecipeError, UnknownName, IncompatibleName) as error:
+            raise type(error)(f"{path}: {error}") from error
     else:
-        base_name, changes, notes = name, {}, {}
+        if isinstance(name, str) and Path(name).is_file():
+            raise RecipeError(f"{name!r} is a file, and a recipe file's name ends in .json: rename it")
+        base = _changed(name, None, {}, "")
+    return _changed(base.base_name, base, overrides, "set by hand") if overrides else base
+
+
+def _changed(
+    base_name: str,
+    base: Recipe | None,
+    changes: Mapping[str, object],
+    origin: str,
+    notes: Mapping[str, str] | None = None,
+) -> Recipe:
+    """`base` (default: the registry's recipe of base_name) with changes, under the name that they give it."""
     parsed = parse(base_name)
     check_compatible(parsed)
-    values, sources = compose(parsed)
-    original = science_digest(values)
-    values, sources = apply_overrides(values, sources, changes, "the recipe file", notes)
-    values, sources = apply_overrides(values, sources, overrides or {}, "set by hand")
+    registered, sources = compose(parsed)
+    values = registered
+    if base is not None:
+        values, sources = base.science, base.sources
+    values, sources = apply_overrides(values, sources, changes, origin, notes)
     digest = science_digest(values)
-    full_name = base_name if digest == original else changed_name(base_name, digest)
-    return Recipe(name=full_name, base_name=base_name, sources=sources, **values)
+    name = base_name if digest == science_digest(registered) else changed_name(base_name, digest)
+    return Recipe(name=name, base_name=base_name, sources=sources, **values)
 
 
 def partial(made: Recipe, *, steps: int | None = None, images: int | None = None) -> Recipe:
@@ -297,38 +273,3 @@ def partial(made: Recipe, *, steps: int | None = None, images: int | None = None
     digest = science_digest(values)
     name = made.name if digest == made.digest else changed_name(made.base_name, digest)
     return Recipe(name=name, base_name=made.base_name, sources=sources, **values)
-
-
-def _read_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
-    """base_name, values and sources of a recipe file."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
-    except FileNotFoundError as error:
-        raise RecipeError(
-            f"no recipe file {str(path)!r}: make one with `robustzoo recipe NAME --json`"
-        ) from error
-    except RecipeError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:  # text that is no UTF-8 or JSON, endless numbers
-        raise RecipeError(
-            f"cannot read the recipe file {str(path)!r}: {error}; "
-            "make one with `robustzoo recipe NAME --json`"
-        ) from error
-    try:
-        check_keys(document)
-        if "base_name" not in document:
-            raise RecipeError("base_name is missing: name the registry recipe that the file changes")
-    except RecipeError as error:
-        raise RecipeError(f"{path}: {error}") from error
-    changes = {key: value for key, value in document.items() if key in FIELDS}
-    return document["base_name"], changes, dict(document.get("sources", {}))
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise RecipeError(
-            f"the recipe file repeats {sorted({k for k in keys if keys.count(k) > 1})}: keep one of each"
-        )
-    return document

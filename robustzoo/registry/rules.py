@@ -31,6 +31,7 @@ def check_together(values: Mapping[str, Any]) -> None:
         *_length_rules(values),
         *_image_rules(values),
         *_data_rules(values),
+        *_threat_rules(values),
         *_loss_rules(values),
         *_defence_rules(values),
     ):
@@ -127,6 +128,23 @@ def _data_rules(values: Mapping[str, Any]) -> list[Rule]:
         (
             values["cutmix"] and values["loss"] == "mart",
             "cutmix true does not go with loss mart, which needs one class an image: set cutmix=false",
+        ),
+    ]
+
+
+def _threat_rules(values: Mapping[str, Any]) -> list[Rule]:
+    threat = values["threat_model"]
+    pixels = values["channels"] * values["image_size"] ** 2
+    return [
+        (
+            threat.norm == "l1",
+            "threat_model {threat_model} cannot be trained against: training attacks are linf and l2; a "
+            "model of either can be evaluated in l1",
+        ),
+        (
+            threat.norm == "l2" and threat.epsilon**2 > pixels,
+            f"threat_model {{threat_model}} holds every image: no two of {pixels} pixels in [0, 1] are more "
+            f"than {pixels**0.5:g} apart; set a smaller epsilon",
         ),
     ]
 

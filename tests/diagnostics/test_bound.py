@@ -39,7 +39,7 @@ def test_a_prior_is_positive_and_finite(values):
 
 @pytest.mark.parametrize("values", [(None, 1e-4), (1e-4, None), (0.0, 1e-4), (1e-4, 0.0)])
 def test_a_recipe_without_trh_stands_for_no_prior(values):
-    with pytest.raises(BoundError, match="Give both"):
+    with pytest.raises(BoundError, match="give both"):
         Prior.of_recipe(*values)
 
 

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import pickle
+import re
 
 import pytest
 from hypothesis import given
@@ -294,11 +295,34 @@ class TestFiles:
             ('{"base_name": "vit_micro2.digits_linf.at_base", "base_lr": NaN}', "base_lr: nan"),
             ('{"base_name": "vit_micro2.digits_linf.at_base", "dataset": "imagenet"}', "name fixes"),
             ('{"base_name": "vit_micro2.digits_linf.at_base", "base_lr": 1, "base_lr": 2}', "repeats"),
+            ('{"base_name": "vit_micro2.digits_linf.at_base", "base_lr": "fast"}', "a finite number"),
+            (
+                '{"base_name": "vit_micro2.digits_linf.at_base", "name": "vit_micro2.digits_linf.at_trh"}',
+                "leave name out",
+            ),
         ],
     )
     def test_bad_files(self, tmp_path, text, problem):
-        with pytest.raises(RecipeError, match=problem):
-            recipe(self.write(tmp_path, text))
+        path = self.write(tmp_path, text)
+        with pytest.raises(RecipeError, match=problem) as refused:
+            recipe(path)
+        assert str(path) in str(refused.value) and "--set" not in str(refused.value)
+
+    def test_a_wrong_base_name_is_said_with_the_file(self, tmp_path):
+        path = self.write(tmp_path, {"base_name": "vit_micro2.digits_linf.at_trx"})
+        with pytest.raises(UnknownName, match=f"{re.escape(str(path))}.*Did you mean"):
+            recipe(path)
+
+    def test_epochs_and_data_range_as_on_the_command_line(self, tmp_path):
+        base = "vit_micro2.digits_linf.at_base"
+        path = self.write(tmp_path, {"base_name": base, "epochs": 20, "data_range": "[-1,1]"})
+        assert recipe(path) == recipe(base, {"epochs": 20, "data_range": "[-1,1]"})
+
+    def test_a_recipe_file_is_called_json(self, tmp_path):
+        path = tmp_path / "mine.txt"
+        path.write_text('{"base_name": "vit_micro2.digits_linf.at_base"}')
+        with pytest.raises(RecipeError, match=r"ends in \.json"):
+            recipe(str(path))
 
     def test_missing_and_unreadable_files(self, tmp_path):
         with pytest.raises(RecipeError, match="no recipe file"):
@@ -322,7 +346,7 @@ class TestFiles:
             "attack_steps": st.integers(1, 1000),
             "momentum": st.floats(0, 1, exclude_max=True),
             "std": st.tuples(st.floats(1e-3, 10)),
-            "threat_model": st.builds(ThreatModel, st.just("l2"), st.fractions("1/1000", 100)),
+            "threat_model": st.builds(ThreatModel, st.just("l2"), st.fractions("1/1000", 8)),
             "optimizer": st.sampled_from(["sgd", "adam"]),
         },
     ),

@@ -74,6 +74,12 @@ def _from_folders(key: str, root: Path, split: str) -> ImageFolder:
     if not names:
         raise MissingData(f"{folder} has no class folders; expected for {key}: {_layout(key)}")
     classes = CLASSES[key]
+    strange = [name for name in names if name not in _class_index(names, classes)]
+    if strange:
+        raise DataError(
+            f"{folder / strange[0]} is none of the {len(classes)} classes of {key}; name its folders 0 to "
+            f"{len(classes) - 1}, or {', '.join(classes[:10])}{', ...' if len(classes) > 10 else ''}"
+        )
     index = _class_index(names, classes)
     if len(set(index.values())) < len(index):
         raise DataError(f"{folder} has two folders for one class: {', '.join(index)}; keep one of each")

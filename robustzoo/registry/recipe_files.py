@@ -1,0 +1,96 @@
+"""Recipes as JSON documents and files: which keys they have, and what a file changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from robustzoo.registry.fields import FIELDS, RecipeError, unknown_field
+from robustzoo.registry.overrides import ALIASES
+
+SCHEMA = "robustzoo.recipe/1"
+
+
+def read_recipe_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
+    """The registry name that a recipe file changes, its changes (`epochs` and `data_range` too), and sources.
+
+    Raises:
+        RecipeError: naming the file; it cannot be read, repeats a key, or is no recipe.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+    except FileNotFoundError as error:
+        raise RecipeError(
+            f"no recipe file {str(path)!r}: make one with `robustzoo recipe NAME --json`"
+        ) from error
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:  # text that is no UTF-8 or JSON, endless numbers
+        raise RecipeError(
+            f"cannot read the recipe file {str(path)!r}: {error}; "
+            "make one with `robustzoo recipe NAME --json`"
+        ) from error
+    try:
+        check_keys(document, ALIASES)
+        if "base_name" not in document:
+            raise RecipeError("base_name is missing: name the registry recipe that the file changes")
+        base_name = document["base_name"]
+        if document.get("name", base_name).partition("+")[0] != base_name:
+            raise RecipeError(
+                f"name {document['name']!r} is not of base_name {base_name!r}: leave name out, since "
+                "base_name and the values give it"
+            )
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from error
+    changes = {key: value for key, value in document.items() if key in FIELDS or key in ALIASES}
+    return base_name, changes, dict(document.get("sources", {}))
+
+
+def check_keys(document: Mapping[str, Any], more: tuple[str, ...] = ()) -> None:
+    """Refuse a recipe document with unknown keys, another schema, or sources that are not texts of fields.
+
+    Args:
+        more: keys that are allowed beside the fields.
+
+    Raises:
+        RecipeError: naming the key, and the nearest right one.
+    """
+    if not isinstance(document, Mapping):
+        raise RecipeError(
+            f"a recipe is a JSON object, not {type(document).__name__}: see `robustzoo recipe NAME --json`"
+        )
+    known = dict.fromkeys(("schema", "name", "base_name", *FIELDS, *more, "sources"))
+    for key in document:
+        if key not in known:
+            raise unknown_field(key, "in the recipe", known)
+    if document.get("schema", SCHEMA) != SCHEMA:
+        raise RecipeError(
+            f"schema {document['schema']!r} is not {SCHEMA!r}, so another version of robustzoo made it: "
+            "write it again with `robustzoo recipe NAME --json`"
+        )
+    for key in ("name", "base_name"):
+        if not isinstance(document.get(key, ""), str):
+            raise RecipeError(f"{key}: {document[key]!r} is not a text: expected a model name")
+    sources = document.get("sources", {})
+    if not isinstance(sources, Mapping) or not all(_is_text(text) for text in sources.values()):
+        raise RecipeError("sources must be an object, field -> text: see `robustzoo recipe NAME --json`")
+    for key in sources:
+        if key not in FIELDS:
+            raise unknown_field(key, "in sources")
+
+
+def _is_text(value: object) -> bool:
+    """A text that can be printed: JSON can also spell half a surrogate pair."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise RecipeError(
+            f"the recipe file repeats {sorted({k for k in keys if keys.count(k) > 1})}: keep one of each"
+        )
+    return document
