@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterable, Sequence
 
@@ -14,7 +15,20 @@ from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.describe import describe
 from robustzoo.registry.fields import FIELDS
 from robustzoo.registry.recipes import Recipe
+from robustzoo.registry.recipes import recipe as make_recipe
 from robustzoo.registry.threat_model import ThreatModel
+
+SECTIONS = (
+    "Results",
+    "Load",
+    "Verify",
+    "Recipe",
+    "Train it again",
+    "Data and licences",
+    "Limits",
+    "Citation",
+    "Weights",
+)
 
 
 def render_card(
@@ -117,9 +131,18 @@ def _numbers(accuracy: Accuracy) -> list[str]:
 
 
 def recipe_table(recipe: Recipe) -> str:
-    """Every value of the recipe with its meaning and its source, and the digest of them all."""
+    """Every value of the recipe with its meaning and its source, and the digest of them all.
+
+    A value that is the registry's has the registry's source, whatever a folder says; the source of a changed
+    one is its author's word.
+    """
+    registered = make_recipe(recipe.base_name)
     rows = [["value", "", "meaning", "source"]]
     for key, value, source in describe(recipe):
+        if getattr(recipe, key) == getattr(registered, key):
+            source = registered.sources[key]
+        else:
+            source = f"in its author's words: {source}"
         rows.append([f"`{key}`", value, FIELDS[key].about, source])
     return f"{table(rows)}\n\nDigest of these values: `{recipe.digest}`"
 
@@ -128,11 +151,13 @@ def table_cells(line: str) -> list[str]:
     """The cells of a row that `table` wrote; none for another line."""
     if not line.lstrip().startswith("|"):
         return []
-    return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
+    return [
+        html.unescape(cell.strip().replace("\\|", "|")) for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]
+    ]
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first row is the header."""
-    header, *body = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    """A Markdown table; the first row is the header. Cells hold no HTML: `<` and `&` are written out."""
+    header, *body = [[html.escape(c, quote=False).replace("|", "\\|") for c in row] for row in rows]
     lines = [header, ["---"] * len(header), *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

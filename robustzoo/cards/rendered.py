@@ -10,12 +10,14 @@ from itertools import zip_longest
 from robustzoo.cards.claims import Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.metadata import CardError, read_block, split_card, stated_name
-from robustzoo.cards.render import render_card, robust_row, table_cells
+from robustzoo.cards.render import SECTIONS, render_card, robust_row, table_cells
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.recipes import Recipe
 
 NOTES = "## Notes by the author"
-_NOTES = re.compile(rf"^{NOTES}[ \t]*$", re.MULTILINE)
+_NOTES = re.compile(rf"^{NOTES}[ \t]*$", re.MULTILINE | re.IGNORECASE)
+_HEADING = re.compile(r"^ {0,3}#{1,2} +(.+?)[ #]*$", re.MULTILINE)
+_COUNTS = re.compile(r"^.*\|.*\d+ / \d+.*\|.*$", re.MULTILINE)
 
 
 def split_notes(text: str) -> tuple[str, str]:
@@ -29,24 +31,46 @@ def with_notes(text: str, notes: str) -> str:
     return f"{text}\n{notes}" if notes else text
 
 
-def first_difference(text: str, recipe: Recipe, documents: Sequence[Evidence]) -> str | None:
+def notes_problem(text: str) -> str | None:
+    """What in the author's notes a reader could take for the generated part, in words: a heading of it, or a
+    table row with a count `k / n` of images."""
+    generated, notes = split_notes(text)
+    own = {heading.casefold() for heading in _HEADING.findall(generated)}
+    for heading in _HEADING.findall(notes)[1:]:
+        if heading.casefold() in own or heading.casefold() in map(str.casefold, SECTIONS):
+            return f"the author's notes repeat the heading {heading!r} of the generated card: rename it"
+    row = _COUNTS.search(notes)
+    if row is not None:
+        return (
+            f"the author's notes have the table row {row.group().strip()[:100]!r}, which looks like a "
+            "result of the card: give numbers that the evidence does not prove in sentences"
+        )
+    return None
+
+
+def first_difference(
+    text: str, recipe: Recipe, documents: Sequence[Evidence], license: str | None = None
+) -> str | None:
     """The first line of a card that its recipe and evidence do not give, in words; None for equal texts.
 
     The metadata are compared as data, so that the order of keys does not matter; the text line by line. The
-    licence and the name, bare or with the hash of the weights, are what the card says they are.
+    name, bare or with the hash of the weights, is what the card says it is, and so is the licence where
+    `license` is not given.
 
     Raises:
         CardError: no metadata, or evidence that is not about the card's weights.
     """
     block = read_block(text)
-    license = block.get("license")
+    stated_license = block.get("license")
+    if license is None:
+        license = stated_license if isinstance(stated_license, str) else "apache-2.0"
     ours = block.get("robustzoo")
     sha256 = str(ours.get("weights_sha256")) if isinstance(ours, dict) else ""
     wanted = render_card(
         recipe,
         documents,
         sha256,
-        license if isinstance(license, str) else "apache-2.0",
+        license,
         name=stated_name(text, recipe.name),
     )
     stated = split_card(split_notes(text)[0])
@@ -56,14 +80,17 @@ def first_difference(text: str, recipe: Recipe, documents: Sequence[Evidence]) -
     return _line("text", stated[1].strip(), given[1].strip())
 
 
-def require_rendered(text: str, recipe: Recipe, pairs: Sequence[tuple[Claim, Evidence]]) -> None:
+def require_rendered(
+    text: str, recipe: Recipe, pairs: Sequence[tuple[Claim, Evidence]], license: str | None = None
+) -> None:
     """Raise CardError where the card says anything else than its claims and the evidence behind them give.
 
     Args:
         pairs: each claim with its evidence, which differ at most in their counts: those are judged elsewhere,
             and so stand here as they are claimed.
+        license: of the weights, as the folder's config.json states it; None: whatever the card says.
     """
-    problem = first_difference(text, recipe, [_as_claimed(text, *pair) for pair in pairs])
+    problem = first_difference(text, recipe, [_as_claimed(text, *pair) for pair in pairs], license)
     if problem is not None:
         raise CardError(
             f"the card is not what the folder's recipe and evidence give: {problem}",
@@ -73,16 +100,26 @@ def require_rendered(text: str, recipe: Recipe, pairs: Sequence[tuple[Claim, Evi
 
 
 def _line(where: str, stated: str, given: str) -> str | None:
-    pairs = zip_longest(stated.splitlines(), given.splitlines())
-    for number, (claimed, found) in enumerate(pairs, start=1):
-        if claimed != found:
-            return f"line {number} of the {where}: claimed {_shown(claimed)}, from evidence {_shown(found)}"
-    return None
+    for claimed, found in zip_longest(_lines(stated), _lines(given)):
+        if claimed is None and found is not None:
+            return f"the {where} ends where {_shown(found[1])} should follow"
+        if claimed is not None and found is None:
+            return (
+                f"line {claimed[0]} of the {where}, {_shown(claimed[1])}, follows where nothing more should"
+            )
+        if claimed is not None and found is not None and claimed[1] != found[1]:
+            return (
+                f"line {claimed[0]} of the {where} is {_shown(claimed[1])}, and should be {_shown(found[1])}"
+            )
+    return None if stated == given else f"the {where} has other blank lines"
 
 
-def _shown(line: str | None) -> str:
-    if line is None:
-        return "nothing more"
+def _lines(text: str) -> list[tuple[int, str]]:
+    """Numbered lines; blank ones left out, since a difference in them alone tells a reader nothing."""
+    return [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+
+
+def _shown(line: str) -> str:
     return repr(line if len(line) <= 200 else f"{line[:197]}...")
 
 

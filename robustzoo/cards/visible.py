@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from robustzoo.cards.claims import Claim
-from robustzoo.cards.metadata import bad_card
+from robustzoo.cards.metadata import CardError
 from robustzoo.cards.model_names import unpublished_name
 from robustzoo.cards.render import clean_row, robust_row, table_cells
-from robustzoo.cards.rendered import split_notes
+from robustzoo.cards.rendered import notes_problem, split_notes
 
 _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _COUNT = re.compile(r"\d+ / \d+")
@@ -29,6 +29,9 @@ def differences(text: str, claims: Sequence[Claim], weights_sha256: str | None =
         claims: those of its metadata.
         weights_sha256: of its metadata; None is not compared.
     """
+    notes = notes_problem(text)
+    if notes is not None:
+        yield notes
     body = split_notes(text)[0].split("\n---", 1)[-1]
     heading = _HEADING.search(body)
     names = (claims[0].model_name, unpublished_name(claims[0].model_name, weights_sha256 or ""))
@@ -52,7 +55,10 @@ def require_same(text: str, claims: Sequence[Claim], weights_sha256: str | None 
     """Raise CardError where `differences` finds something, naming all of it."""
     problems = list(differences(text, claims, weights_sha256))
     if problems:
-        raise bad_card("the card's text and its metadata differ:\n- " + "\n- ".join(problems))
+        raise CardError(
+            "the card's text and its metadata differ:\n- " + "\n- ".join(problems),
+            "write the card anew from the folder's evidence, with `robustzoo card FOLDER`",
+        )
 
 
 def _rows(body: str, claims: Sequence[Claim]) -> Iterator[str]:

@@ -39,13 +39,13 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run the command line; our own errors become one readable message and exit code 2."""
+    """Run the command line; our own errors and the system's become one readable message and exit code 2."""
     try:
         group(prog_name="robustzoo")
     except Exception as error:
-        # Errors raised by our own rooms are messages for the user; anything else is a fault of ours and keeps
-        # its traceback.
-        if not type(error).__module__.startswith("robustzoo"):
+        # Errors raised by our own rooms are messages for the user, and so are a full disk or a file that may
+        # not be written; anything else is a fault of ours and keeps its traceback.
+        if not isinstance(error, OSError) and not type(error).__module__.startswith("robustzoo"):
             raise
         click.echo(f"robustzoo: {error}", err=True)
         sys.exit(2)

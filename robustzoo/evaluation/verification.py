@@ -41,8 +41,9 @@ MODES = ("replay", "full")
 _SEEDS = 2**53
 _OTHER_WEIGHTS = (
     "put the published file back (a fresh copy of the model folder has it). Only if you changed the weights "
-    "on purpose: they are another model, so remove evidence/ and README.md, then `robustzoo evaluate` and "
-    "`robustzoo card` this folder anew"
+    "on purpose: they are another model, so write a folder of their own with "
+    "robustzoo.models.write_folder(FOLDER, model, model.recipe), then `robustzoo evaluate` and `robustzoo "
+    "card` that"
 )
 
 
@@ -132,7 +133,8 @@ def verify(
     model = read_folder(folder, found)
     differences = [card_differences(claim, evidence, model) for claim, evidence, _ in pairs]
     if not any(differences):
-        require_rendered(text, model.recipe, [(claim, evidence) for claim, evidence, _ in pairs])
+        stated = [(claim, evidence) for claim, evidence, _ in pairs]
+        require_rendered(text, model.recipe, stated, model.license)
     run = {"workers": workers, "device": device, "progress": progress}
     reports = []
     for (claim, evidence, path), differing in zip(pairs, differences, strict=True):

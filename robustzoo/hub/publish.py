@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 from robustzoo import atomic_files
-from robustzoo.cards.claims import CardError
+from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.lint import lint_card
 from robustzoo.cards.model_names import public_name
 from robustzoo.cards.published import all_evidence
 from robustzoo.cards.render import render_card
 from robustzoo.cards.rendered import split_notes, with_notes
-from robustzoo.models.folder import read_folder, read_recipe
+from robustzoo.models.folder import read_folder, read_license, read_recipe
 from robustzoo.models.weights_file import sha256_file
 from robustzoo.registry.entries import Entry, Weights, published, write_lock
 
@@ -34,12 +34,16 @@ def card_text(folder: str | Path, name: str | None = None) -> str:
     """
     folder = Path(folder)
     recipe = read_recipe(folder)
+    card = folder / "README.md"
+    if card.exists() and not card.is_file():
+        raise CardError(f"{card} is not a file, so no card can be written there; move it away")
     documents = all_evidence(folder)
     if not documents:
         raise CardError(
             f"{folder}: no evidence in {folder / 'evidence'}, so there is nothing to claim; "
             f"run `robustzoo evaluate {folder}` first"
         )
+    _refuse_repeated(folder)
     sha256 = sha256_file(folder / "model.safetensors")
     for evidence in documents:
         if evidence.doc["model"]["sha256"] != sha256:
@@ -48,13 +52,14 @@ def card_text(folder: str | Path, name: str | None = None) -> str:
                 f"{evidence.doc['model']['sha256']}, the folder holds {sha256}; delete that file from "
                 f"{folder / 'evidence'} and run `robustzoo evaluate {folder}` again"
             )
-    text = render_card(recipe, documents, sha256, name=name or public_name(recipe.name, sha256))
-    text = with_notes(text, _notes(folder / "README.md"))
+    name = name or public_name(recipe.name, sha256)
+    text = render_card(recipe, documents, sha256, read_license(folder), name=name)
+    text = with_notes(text, _notes(card))
     problems = lint_card(text, recipe=recipe, evidence=documents)
     if problems:
         raise CardError(
-            f"{folder}: the card does not pass the lint; evaluate the folder again, and report this if it "
-            "stays:\n- " + "\n- ".join(problems)
+            f"{folder}: the card does not pass the lint. Mend what it names in the folder's evidence or in "
+            "the author's notes, and report this if it stays:\n- " + "\n- ".join(problems)
         )
     return text
 
@@ -109,6 +114,20 @@ def publish_bundled(folder: str | Path) -> Entry:
     )
     write_lock([item, *(other for other in published() if other.name != item.name)])
     return item
+
+
+def _refuse_repeated(folder: Path) -> None:
+    """Two evidence files of one claim, such as a copy: which of them the card states would be chance."""
+    files: dict[tuple, str] = {}
+    for path in sorted((folder / "evidence").glob("*.json")):
+        claim = Claim.from_evidence(Evidence.load(path))
+        terms = tuple(getattr(claim, name) for name in TERMS)
+        other = files.setdefault(terms, path.name)
+        if other != path.name:
+            raise CardError(
+                f"{folder / 'evidence'}: {other} and {path.name} are both about {claim.threat_model}, "
+                f"{claim.protocol} on {claim.subset}; remove one of them"
+            )
 
 
 def _notes(card: Path) -> str:

@@ -131,7 +131,9 @@ def read_folder(folder: str | Path, sha256: str | None = None, check_logits: boo
                 f"{(found - wanted).abs().max().item():.3g} (allowed: {_ATOL}). Either the weights or the "
                 f"normalisation (mean {recipe.mean}, std {recipe.std}) are not those of the export, or torch "
                 f"{torch.__version__} or timm {timm_version} computes another function from them; "
-                "the published numbers would not hold. Take the original folder again, or change the version"
+                "the published numbers would not hold. Take the original folder again, or change the "
+                "version; weights that you changed on purpose get a folder of their own with "
+                "robustzoo.models.write_folder(FOLDER, model, model.recipe)"
             )
     model.name, model.recipe, model.threat_model, model.folder = (
         recipe.name,
@@ -139,7 +141,7 @@ def read_folder(folder: str | Path, sha256: str | None = None, check_logits: boo
         recipe.threat_model,
         folder,
     )
-    model.card = _read_card(folder / CARD)
+    model.card, model.license = _read_card(folder / CARD), config.license
     return model
 
 
@@ -150,6 +152,11 @@ def read_recipe(folder: str | Path) -> Recipe:
         FolderError: see `read_folder`.
     """
     return read_config(Path(folder) / CONFIG).recipe
+
+
+def read_license(folder: str | Path) -> str:
+    """The licence of a model folder's weights, as its config.json states it. Raises as `read_recipe`."""
+    return read_config(Path(folder) / CONFIG).license
 
 
 def _assemble(network: nn.Module, recipe: Recipe, weights: dict[str, torch.Tensor]) -> PixelModel:

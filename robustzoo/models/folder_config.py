@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,19 @@ from robustzoo.registry import Recipe
 
 SCHEMA = 1
 REFERENCE_SEED = 0
+LICENSE = "apache-2.0"
+_SPDX = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _LARGEST_CONFIG = 2**20  # bytes
 _FREE_TEXT = ("license", "description", "origin_url", "notes", "tag", "paper_name", "paper_ids")
 
 
 @dataclass(frozen=True)
 class FolderConfig:
-    """What config.json says: the recipe, and the logits (2, K) of the reference inputs of the seed."""
+    """What config.json says: the recipe, the licence of the weights (an SPDX identifier in the Hub's lower
+    case), and the logits (2, K) of the reference inputs of the seed."""
 
     recipe: Recipe
+    license: str
     reference_seed: int
     reference_logits: list[list[float]]
 
@@ -55,7 +60,7 @@ def timm_config(recipe: Recipe, network: nn.Module) -> dict[str, Any]:
             "pool_size": None,
             "first_conv": network.pretrained_cfg["first_conv"],
             "classifier": "head",
-            "license": "apache-2.0",
+            "license": LICENSE,
         },
     }
 
@@ -110,7 +115,18 @@ def read_config(path: Path) -> FolderConfig:
         raise FolderError(f"{path}: {error}") from error
     _compare(path, document, timm_config(recipe, network))
     seed, logits = _reference(path, ours.get("reference"), recipe.num_classes)
-    return FolderConfig(recipe, seed, logits)
+    return FolderConfig(recipe, _license(path, document["pretrained_cfg"]), seed, logits)
+
+
+def _license(path: Path, block: dict[str, Any]) -> str:
+    """timm's key for it, which our cards state."""
+    found = block.get("license", LICENSE)
+    if not isinstance(found, str) or not _SPDX.fullmatch(found):
+        raise FolderError(
+            f"{path}: pretrained_cfg.license is {found!r}; expected an SPDX identifier in lower case, for "
+            f"example {LICENSE}"
+        )
+    return found
 
 
 def _load_json(path: Path) -> dict[str, Any]:

@@ -33,8 +33,8 @@ class PixelModel(nn.Module):
 
     Attributes:
         validate_pixels: check every input (True). Loops that clamp to [0, 1] themselves set it to False.
-        name, recipe, threat_model, card, folder: what the weights are and where they came from; None for a
-            model that was not loaded. `card` is the text of README.md.
+        name, recipe, threat_model, card, license, folder: what the weights are and where they came from; None
+            for a model that was not loaded. `card` is the text of README.md.
 
     Raises:
         ValueError: mean or std has the wrong length, is not finite, or std is not positive.
@@ -63,6 +63,7 @@ class PixelModel(nn.Module):
         self.recipe: Recipe | None = None
         self.threat_model: ThreatModel | None = None
         self.card: str | None = None
+        self.license: str | None = None
         self.folder: Path | None = None
 
     @property

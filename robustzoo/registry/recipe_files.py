@@ -11,6 +11,7 @@ from robustzoo.registry.fields import FIELDS, RecipeError, unknown_field
 from robustzoo.registry.overrides import ALIASES
 
 SCHEMA = "robustzoo.recipe/1"
+_LONGEST_SOURCE = 1000  # a change of a change names the sources before it
 
 
 def read_recipe_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
@@ -74,16 +75,25 @@ def check_keys(document: Mapping[str, Any], more: tuple[str, ...] = ()) -> None:
         if not isinstance(document.get(key, ""), str):
             raise RecipeError(f"{key}: {document[key]!r} is not a text: expected a model name")
     sources = document.get("sources", {})
-    if not isinstance(sources, Mapping) or not all(_is_text(text) for text in sources.values()):
+    if not isinstance(sources, Mapping):
         raise RecipeError("sources must be an object, field -> text: see `robustzoo recipe NAME --json`")
-    for key in sources:
+    for key, text in sources.items():
         if key not in FIELDS:
             raise unknown_field(key, "in sources")
+        check_source(key, text)
 
 
-def _is_text(value: object) -> bool:
-    """A text that can be printed: JSON can also spell half a surrogate pair."""
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+def check_source(key: str, text: object) -> None:
+    """Refuse a source that is not one printable line: cards and tables print it beside the value.
+
+    Raises:
+        RecipeError: naming the field.
+    """
+    if not isinstance(text, str) or not text.isprintable() or len(text) > _LONGEST_SOURCE:
+        shown = f"{text!r}"[:80]
+        raise RecipeError(
+            f"sources: {key} has {shown}; expected one line of at most {_LONGEST_SOURCE} printable characters"
+        )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from robustzoo.registry.composition import compose
 from robustzoo.registry.fields import FIELDS, RecipeError, read_value, write_value
 from robustzoo.registry.names import UnknownName, parse
 from robustzoo.registry.overrides import apply_overrides
-from robustzoo.registry.recipe_files import SCHEMA, check_keys, read_recipe_file
+from robustzoo.registry.recipe_files import SCHEMA, check_keys, check_source, read_recipe_file
 from robustzoo.registry.rules import PAIRED, check_together, originals_per_batch
 from robustzoo.registry.threat_model import ThreatModel
 
@@ -98,6 +98,8 @@ class Recipe:
             raise RecipeError(
                 f"no source for {', '.join(missing)}: add to sources where each value comes from"
             )
+        for key in FIELDS:
+            check_source(key, self.sources[key])
         if self.name not in (self.base_name, changed_name(self.base_name, self.digest)):
             raise RecipeError(
                 f"name {self.name!r} is neither {self.base_name!r} nor that of these values, "
@@ -243,10 +245,8 @@ def _changed(
     parsed = parse(base_name)
     check_compatible(parsed)
     registered, sources = compose(parsed)
-    values = registered
-    if base is not None:
-        values, sources = base.science, base.sources
-    values, sources = apply_overrides(values, sources, changes, origin, notes)
+    given, of = (registered, sources) if base is None else (base.science, base.sources)
+    values, sources = apply_overrides(given, of, changes, origin, notes)
     digest = science_digest(values)
     name = base_name if digest == science_digest(registered) else changed_name(base_name, digest)
     return Recipe(name=name, base_name=base_name, sources=sources, **values)

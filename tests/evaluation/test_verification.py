@@ -12,7 +12,7 @@ import pytest
 
 from robustzoo.cards import CardError, Evidence, EvidenceError, Witnesses, render_card
 from robustzoo.evaluation.verification import VerificationError, verify
-from robustzoo.models.folder import FolderError, HashMismatch
+from robustzoo.models.folder import FolderError, HashMismatch, read_recipe
 from robustzoo.registry import recipe
 
 NAME = "vit_micro2.digits_linf.at_base"
@@ -200,15 +200,59 @@ FALSE = [
 @pytest.mark.parametrize(("true", "false"), FALSE)
 def test_any_other_text_than_the_evidences_is_refused_with_its_first_line(folder, true, false):
     restate(folder, true, false)
-    with pytest.raises(CardError, match=r"line \d+ of the .*: claimed .*, from evidence .*"):
+    with pytest.raises(CardError, match=r"line \d+ of the .*(should be|nothing more should)"):
         run(folder)
 
 
 def test_notes_by_the_author_may_say_anything_and_are_reported_as_unchecked(folder):
     path = folder / "README.md"
-    path.write_text(path.read_text() + "\n## Notes by the author\n\n| x | 9 / 10 |\n")
+    path.write_text(path.read_text() + "\n## Notes by the author\n\nIt is 99 % robust.\n")
     report = run(folder)
     assert report.outcome == "consistent" and "author's notes" in report.text()
+
+
+@pytest.mark.parametrize(
+    ("notes", "problem"),
+    [("## Results\n\nSee above.", "repeat the heading 'Results'"), ("| x | 9 / 10 |", "the table row")],
+)
+def test_notes_by_the_author_cannot_look_like_the_cards_results(folder, notes, problem):
+    path = folder / "README.md"
+    path.write_text(path.read_text() + f"\n## notes by the author\n\n{notes}\n")
+    with pytest.raises(CardError, match=problem):
+        run(folder)
+
+
+def edit_config(folder, edit):
+    path = folder / "config.json"
+    document = json.loads(path.read_text())
+    edit(document)
+    path.write_text(json.dumps(document))
+
+
+def test_a_source_in_the_folder_is_no_place_for_claims(folder):
+    def claim(text):
+        edit_config(folder, lambda d: d["robustzoo"]["recipe"]["sources"].update(base_lr=text))
+
+    claim("proved optimal at 99.9 % robust accuracy")
+    assert run(folder).outcome == "consistent", "the card has the registry's source, not the folder's"
+    evidence = evidence_of(folder)
+    assert "99.9" not in render_card(read_recipe(folder), evidence, evidence.doc["model"]["sha256"])
+    claim("ours |\n\n**Robust accuracy is 99.9 %**")
+    with pytest.raises(FolderError, match="one line"):
+        run(folder)
+
+
+def test_the_cards_licence_is_that_of_the_folder(folder):
+    edit_config(folder, lambda d: d["pretrained_cfg"].update(license="mit"))
+    with pytest.raises(CardError, match=r"'license: apache-2.0', and should be 'license: mit'"):
+        run(folder)
+    path = folder / "README.md"
+    text = path.read_text()
+    path.write_text(text.replace("license: apache-2.0", "license: mit").replace("`apache-2.0`", "`mit`"))
+    assert run(folder).outcome == "consistent"
+    edit_config(folder, lambda d: d["pretrained_cfg"].update(license="My own, see below"))
+    with pytest.raises(FolderError, match="SPDX"):
+        run(folder)
 
 
 @pytest.mark.parametrize("stated", [NAME, None])

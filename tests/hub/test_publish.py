@@ -82,6 +82,21 @@ def test_a_card_written_anew_keeps_the_authors_notes_and_names_other_weights_by_
     assert robustzoo.verify(folder, progress=False).exit_code in (0, 3)
 
 
+def test_a_copy_of_an_evidence_is_named(tmp_path):
+    folder = evaluated(tmp_path / "run")
+    (path,) = (folder / "evidence").glob("*.json")
+    (folder / "evidence" / "copy.json").write_bytes(path.read_bytes())
+    with pytest.raises(CardError, match=r"copy\.json .*remove one of them"):
+        publish.write_card(folder)
+
+
+def test_a_folder_in_the_place_of_the_card(tmp_path):
+    folder = evaluated(tmp_path / "run")
+    (folder / "README.md").mkdir()
+    with pytest.raises(CardError, match="move it away"):
+        publish.write_card(folder)
+
+
 def test_a_card_needs_evidence(tmp_path):
     made = recipe(NAME)
     write_folder(tmp_path / "run", pixel_model(made), made)

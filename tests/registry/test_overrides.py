@@ -261,5 +261,5 @@ def test_values_of_a_wrong_type(value):
 def test_what_json_allows_and_python_does_not(tmp_path, content):
     path = tmp_path / "odd.json"
     path.write_text('{"base_name": "vit_micro2.digits_linf.at_trh", ' + content + "}")
-    with pytest.raises(RecipeError, match=r"recipe file|sources must be"):
+    with pytest.raises(RecipeError, match=r"recipe file|sources: base_lr"):
         recipe(path)

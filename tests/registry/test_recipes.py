@@ -238,7 +238,9 @@ class TestStrictDocuments:
             ({"threat_model": "linf:8"}, "threat_model: .*did you mean linf:8/255"),
             ({"sources": {}}, "no source for architecture"),
             ({"sources": [1]}, "sources must be"),
-            ({"sources": {"base_lr": 3}}, "sources must be"),
+            ({"sources": {"base_lr": 3}}, "sources: base_lr has 3"),
+            ({"sources": {"base_lr": "ours |\n\n**99.9 %**"}}, "one line"),
+            ({"sources": {"base_lr": "x" * 1001}}, "one line"),
         ],
     )
     def test_wrong_value(self, change, problem):
