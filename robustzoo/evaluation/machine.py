@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -102,7 +102,9 @@ def versions() -> dict[str, str]:
     }
 
 
-def seconds_per_pass(model: nn.Module, x: Tensor, *, gradients: bool = True) -> tuple[float, float]:
+def seconds_per_pass(
+    model: Callable[[Tensor], Tensor], x: Tensor, *, gradients: bool = True
+) -> tuple[float, float]:
     """Seconds of one forward and of one backward of the batch `x: (B, C, H, W)`, from a short trial.
 
     The first call warms up (allocation, kernel choice) and is not counted; the faster of two others is.
