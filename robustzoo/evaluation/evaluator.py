@@ -210,7 +210,7 @@ def evaluate(
             require_same_but_epsilon(smaller, terms)
         if path is not None:  # refused before the attack, whose hours would be lost
             refuse_to_replace(path, terms)
-            if reuse and not restart and path.exists():
+            if reuse and path.exists():
                 reporter.say(f"{path} holds this evaluation already")
                 return with_witnesses(path)
         fingerprint = machine.fingerprint(device, work.micro_batch_size)

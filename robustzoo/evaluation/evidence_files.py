@@ -57,6 +57,12 @@ def evidence_path(out: Path, protocol: str, dataset: ImageDataset, subset: Subse
     return _path(out, protocol, dataset.key, dataset.split, subset.id)
 
 
+def place_of(evidence: Evidence, out: Path) -> Path:
+    """`evidence_path` of a document that is there."""
+    dataset = evidence.doc["dataset"]
+    return _path(out, evidence.doc["protocol"]["name"], dataset["id"], dataset["split"], dataset["subset"])
+
+
 def _path(out: Path, protocol: str, *dataset: str) -> Path:
     stem = f"{protocol}.{'-'.join(dataset)}"
     return out / "evidence" / f"{re.sub(r'[^A-Za-z0-9._+-]', '_', stem)}.json"
@@ -100,8 +106,7 @@ def write_evidence(evidence: Evidence, out: Path) -> Path:
     Raises:
         GuardError: the place is taken by the result of another evaluation; nothing is written.
     """
-    dataset = evidence.doc["dataset"]
-    path = _path(out, evidence.doc["protocol"]["name"], dataset["id"], dataset["split"], dataset["subset"])
+    path = place_of(evidence, out)
     refuse_to_replace(path, evidence.key())
     if evidence.witness_set is not None and len(evidence.witness_set):
         file = path.with_name(f"{path.stem}.witness.safetensors")
