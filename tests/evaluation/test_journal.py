@@ -74,7 +74,8 @@ def test_a_torn_tail_is_dropped_wherever_it_was_cut(tmp_path):
         written(path, [batch])
         ends.append(path.stat().st_size)
     content = path.read_bytes()
-    for cut in range(len(content)):
+    near = {end + offset for end in ends for offset in range(-9, 10)}
+    for cut in sorted(cut for cut in near | set(range(0, len(content), 97)) if 0 <= cut < len(content)):
         path.write_bytes(content[:cut])
         whole = sum(end <= cut for end in ends[1:])
         with Journal(path, KEY) as journal:
@@ -139,10 +140,15 @@ def contents(folder) -> dict[str, bytes]:
 def test_an_interrupted_evaluation_goes_on_and_gives_the_same_bytes(linear, tmp_path):
     expected = run(linear, tmp_path / "once")
     out, interruptions = tmp_path / "again", 0
+    events: list[dict] = []
+
+    def listen_until(stop):
+        return lambda message: (events.append(message), stop(message))
+
     while True:
-        events: list[dict] = []
+        events.clear()
         try:
-            found = run(linear, out, lambda m, stop=stop_after(2): (events.append(m), stop(m)))
+            found = run(linear, out, listen_until(stop_after(2)))
             break
         except Killed:
             interruptions += 1
@@ -196,7 +202,7 @@ import sys, robustzoo
 if __name__ == "__main__":
     model = robustzoo.load("vit_micro2.digits_linf.at_base")
     robustzoo.evaluate(
-        model, "digits", None, "apgd-ce+t", n={n}, micro_batch_size=2, out=sys.argv[1], progress=False,
+        model, "digits", None, "apgd-ce", n={n}, micro_batch_size=2, out=sys.argv[1], progress=False,
         workers=int(sys.argv[2]),
     )
 """
@@ -208,9 +214,8 @@ def kill_while_it_runs(tmp_path, kills: int, n: int, workers: int) -> None:
     script.write_text(SCRIPT.format(n=n))
 
     def start(out, processes: int) -> subprocess.Popen:
-        return subprocess.Popen(
-            [sys.executable, str(script), str(out), str(processes)], start_new_session=True
-        )
+        command = [sys.executable, str(script), str(out), str(processes)]
+        return subprocess.Popen(command, start_new_session=True)
 
     assert start(tmp_path / "once", 1).wait(timeout=300) == 0
     folder, killed = tmp_path / "again" / "evidence", 0
@@ -232,11 +237,11 @@ def kill_while_it_runs(tmp_path, kills: int, n: int, workers: int) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no kill -9 there")
 def test_a_killed_evaluation_goes_on(tmp_path):
-    kill_while_it_runs(tmp_path, kills=2, n=6, workers=1)
+    kill_while_it_runs(tmp_path, kills=2, n=12, workers=1)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no kill -9 there")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_evaluation_that_is_killed_twenty_times_gives_the_same_bytes(tmp_path, workers):
-    kill_while_it_runs(tmp_path, kills=20, n=60, workers=workers)
+    kill_while_it_runs(tmp_path, kills=20, n=80, workers=workers)
