@@ -1,9 +1,14 @@
-"""Run a protocol: the clean pass, then every member on the samples that are still robust."""
+"""Run a protocol: the clean pass, then every member on the samples that are still robust.
+
+`run_protocol` does it all in one call; `clean_pass` and `lanes.run_member` are its stages, for callers that
+share a long evaluation among processes and keep what is found.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +34,24 @@ class BrokenBy:
     target: int | None
     restart: int
     iteration: int
+
+
+@dataclass(frozen=True)
+class Clean:
+    """A sample before any attack. targets: the other classes by falling logit, at most 9 of them."""
+
+    id: int
+    label: int
+    predicted: int
+    targets: tuple[int, ...]
+
+    @property
+    def correct(self) -> bool:
+        return self.predicted == self.label
+
+    def waiting(self, dataset) -> Sample:
+        """The sample as attacks take it; its image is read when a lane does."""
+        return Sample(self.id, self.label, self.targets, lambda: dataset[self.id][0])
 
 
 @dataclass(frozen=True)
@@ -97,10 +120,13 @@ def run_protocol(
     report = progress or (lambda event: None)
     with frozen(model):
         results, waiting = {}, []
-        for result, sample in _clean_pass(model, dataset, ids, lanes, num_classes):
-            results[result.id] = result
-            waiting += [sample] if result.robust else []
-            report({"stage": "clean", "done": len(results), "total": len(ids), "robust": len(waiting)})
+        for cleans in clean_pass(model, dataset, ids, lanes, num_classes):
+            for clean in cleans:
+                results[clean.id] = SampleResult(
+                    clean.id, clean.label, clean.predicted, clean.correct, None, None, None, 1, 0
+                )
+                waiting += [clean.waiting(dataset)] if clean.correct else []
+                report({"stage": "clean", "done": len(results), "total": len(ids), "robust": len(waiting)})
         for member in protocol.members:
             search = SEARCHES[member.algorithm](member, lanes, threat_model.norm, threat_model.eps, seed)
             robust, total = len(waiting), len(waiting)
@@ -117,15 +143,17 @@ def _device_of(model: nn.Module) -> torch.device:
     return first.device if first is not None else torch.device("cpu")
 
 
-def _clean_pass(
-    model: nn.Module, dataset, ids: Sequence[int], lanes: Lanes, num_classes: int
-) -> Iterator[tuple[SampleResult, Sample]]:
-    """One forward per sample, in batches of the lanes' shape; its prediction and its ranking of the
-    targets."""
-    size = len(lanes.samples)
+def clean_pass(
+    model: nn.Module, dataset, ids: Iterable[int], lanes: Lanes, num_classes: int
+) -> Iterator[list[Clean]]:
+    """One forward per sample, in batches of the lanes' shape: predictions and rankings of the targets.
+
+    Raises:
+        ValueError: a label outside [0, num_classes), wrong logits shape. NonFiniteLogits: naming the samples.
+    """
+    size, queue = len(lanes.samples), iter(ids)
     batch, labels = lanes.x.clone(), torch.zeros_like(lanes.y)
-    for first in range(0, len(ids), size):
-        chunk = [int(i) for i in ids[first : first + size]]
+    while chunk := [int(i) for i in islice(queue, size)]:
         for lane, i in enumerate(chunk):
             image, label = dataset[i]
             if not 0 <= int(label) < num_classes:
@@ -139,19 +167,13 @@ def _clean_pass(
         check_finite(
             logits, torch.tensor(chunk + [0] * (size - len(chunk)), device=batch.device), here < len(chunk)
         )
-        predicted = logits.argmax(1).tolist()
+        predicted, labelled = logits.argmax(1).tolist(), labels.tolist()
         # The label last, the others by falling logit, ties by index: the order in which targets are tried.
-        others = logits.scatter(1, labels.unsqueeze(1), -torch.inf)
-        targets = others.sort(dim=1, descending=True, stable=True).indices[
-            :, : min(MAX_TARGETS, num_classes - 1)
+        others = logits.scatter(1, labels.unsqueeze(1), -torch.inf).sort(dim=1, descending=True, stable=True)
+        targets = others.indices[:, : min(MAX_TARGETS, num_classes - 1)].tolist()
+        yield [
+            Clean(i, labelled[lane], predicted[lane], tuple(targets[lane])) for lane, i in enumerate(chunk)
         ]
-        for lane, i in enumerate(chunk):
-            label = int(labels[lane])
-            correct = predicted[lane] == label
-            yield (
-                SampleResult(i, label, predicted[lane], correct, None, None, None, 1, 0),
-                Sample(i, label, tuple(targets[lane].tolist()), lambda i=i: dataset[i][0]),
-            )
 
 
 def _merged(before: SampleResult, attack: str, outcome: Outcome) -> SampleResult:

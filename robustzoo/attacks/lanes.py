@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from robustzoo.attacks.losses import attack_loss, margin
 from robustzoo.attacks.projections import in_ball, per_sample
@@ -148,18 +148,27 @@ def select(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(per_sample(mask, new), new, old)
 
 
-def predict(model: nn.Module, x: Tensor) -> Tensor:
+def predict(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Logits (L, K) without any record for gradients."""
     with torch.inference_mode():
         return model(x)
 
 
 @torch.no_grad()
-def run_member(model: nn.Module, search: Search, waiting: Iterable[Sample]) -> Iterator[Outcome]:
+def run_member(
+    model: Callable[[Tensor], Tensor],
+    search: Search,
+    waiting: Iterable[Sample],
+    judge: Callable[[Tensor], Tensor] | None = None,
+) -> Iterator[Outcome]:
     """Run one attack on all waiting samples; yields an Outcome as each sample leaves its lane.
 
     Every evaluated point is looked at: it breaks its sample if it fools the network, lies in ball and box,
     and fools it again in a second evaluation without gradients.
+
+    Args:
+        judge: what the second evaluation asks, where `model` searches in reduced precision: the same network
+            in strict float32. A success that it does not confirm is none, and the search goes on.
 
     Raises:
         NonFiniteLogits: NaN or infinite logits in a lane in use.
@@ -180,7 +189,7 @@ def run_member(model: nn.Module, search: Search, waiting: Iterable[Sample]) -> I
         else:
             logits, loss = predict(model, points), None
         lanes.forwards += lanes.active
-        fooled, margins = _look(model, search, points.detach(), logits.detach())
+        fooled, margins = _look(judge or model, search, points.detach(), logits.detach())
         grad = None
         if wants is not None:
             wants &= ~fooled
@@ -236,7 +245,9 @@ def _refill(lanes: Lanes, lane: int, member: Member, queue: Iterator[Sample], st
         starting[lane] = True
 
 
-def _look(model: nn.Module, search: Search, points: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+def _look(
+    judge: Callable[[Tensor], Tensor], search: Search, points: Tensor, logits: Tensor
+) -> tuple[Tensor, Tensor]:
     """Which lanes in use are broken at their point, (L,) bool, and the margins (L,) of the second
     evaluation."""
     lanes = search.lanes
@@ -248,7 +259,7 @@ def _look(model: nn.Module, search: Search, points: Tensor, logits: Tensor) -> t
     if fooled.any():
         fooled &= in_ball(points, lanes.x, search.norm, search.budget)
     if fooled.any():
-        again = predict(model, points)
+        again = predict(judge, points)
         lanes.forwards += fooled
         margins = margin(again, lanes.y)
         fooled &= again.argmax(1) != lanes.y

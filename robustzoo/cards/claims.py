@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from robustzoo.cards.evidence_rules import EvidenceError, shard_problem
 from robustzoo.cards.metadata import TASK, CardError, bad_card, parse_card, weights_sha256
 from robustzoo.cards.model_names import recipe_name
 from robustzoo.cards.statistics import Accuracy
@@ -99,8 +100,14 @@ class Claim:
 
     @classmethod
     def from_evidence(cls, evidence: Evidence) -> Claim:
-        """The claim that an evaluation supports, with the default tolerance."""
+        """The claim that an evaluation supports, with the default tolerance.
+
+        Raises:
+            EvidenceError: it is a shard, which supports none.
+        """
         doc = evidence.doc
+        if problem := shard_problem(doc):
+            raise EvidenceError("shard", problem)
         counts, dataset, protocol = doc["counts"], doc["dataset"], doc["protocol"]
         return cls(
             model_name=recipe_name(doc["model"]),

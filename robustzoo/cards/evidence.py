@@ -31,12 +31,16 @@ _RESULTS = {"samples", "counts", "clean_accuracy", "robust_accuracy", "passes", 
 
 @dataclass(frozen=True)
 class BrokenBy:
-    """The first success against an image: attack, target class (None: untargeted), restart, iteration."""
+    """The first success against an image: attack, target class (None: untargeted), restart, iteration.
+
+    epsilon: on a curve, the smaller epsilon at which it came; else None.
+    """
 
     attack: str
     target: int | None
     restart: int
     iteration: int
+    epsilon: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,9 @@ class Evidence:
         run: dict[str, Any],
         witnesses: dict[str, Any] | None = None,
         precision: str = "float32",
+        search: dict[str, Any] | None = None,
+        smaller_epsilons: Iterable[str] = (),
+        shard: dict[str, Any] | None = None,
     ) -> Evidence:
         """A valid document from its sections: samples get sorted by id, counts and accuracies computed.
 
@@ -104,6 +111,14 @@ class Evidence:
             "witnesses": witnesses,
             "run": run,
         }
+        # Stated only where there is something to state, so that a plain result stays plain.
+        for name, section in (
+            ("search", search),
+            ("smaller_epsilons", [*smaller_epsilons]),
+            ("shard", shard),
+        ):
+            if section:
+                sections[name] = section
         # Through JSON and back: tuples become lists, and nothing of the caller's is shared.
         doc = json.loads(_canonical(sections))
         check_samples(doc["samples"])
@@ -168,6 +183,11 @@ class Evidence:
     def key(self) -> dict[str, Any]:
         """Which evaluation this is: everything but `run` and the results. Equal keys may share a journal."""
         return {key: value for key, value in self.doc.items() if key != "run" and key not in _RESULTS}
+
+    @property
+    def is_shard(self) -> bool:
+        """Whether this is a part of an evaluation, which must be merged before it says anything."""
+        return "shard" in self.doc
 
     @property
     def clean_accuracy(self) -> Accuracy:

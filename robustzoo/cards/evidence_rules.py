@@ -7,6 +7,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from importlib.resources import files
 from typing import Any
 
@@ -54,9 +55,20 @@ def check_schema_id(doc: Any) -> None:
         )
 
 
+def shard_problem(doc: dict[str, Any]) -> str | None:
+    """What to say where a document is a shard and a whole result is needed; None for a whole one."""
+    if "shard" not in doc:
+        return None
+    return (
+        f"this is shard {doc['shard']['index']} of {doc['shard']['count']}, a part of an evaluation and no "
+        "result; merge all of them with `robustzoo evidence merge FOLDER... --out FOLDER`"
+    )
+
+
 def check_samples(samples: Any) -> None:
     """Raise EvidenceError where the `samples` section alone is malformed; its facts are not compared."""
-    _check_schema(samples, schema()["properties"]["samples"], ("samples",))
+    rules = {**schema()["properties"]["samples"], "$defs": schema()["$defs"]}
+    _check_schema(samples, rules, ("samples",))
 
 
 @functools.cache
@@ -98,13 +110,26 @@ def _contradictions(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _order("dataset.indices", doc["dataset"]["indices"])
     ids = [sample["id"] for sample in doc["samples"]]
     yield from _order("samples", ids)
-    if ids != doc["dataset"]["indices"]:
-        odd = sorted(set(ids) ^ set(doc["dataset"]["indices"]))[:5]
+    expected = doc["dataset"]["indices"]
+    if "shard" in doc:
+        index, total = doc["shard"]["index"], doc["shard"]["count"]
+        if index > total:
+            yield "shard.index", f"shard {index} of {total}, expected 1..{total}"
+        expected = expected[index - 1 :: total]
+    if ids != expected:
+        odd = sorted(set(ids) ^ set(expected))[:5]
         yield "samples", f"sample ids differ from dataset.indices; not in both: {odd}"
+    yield from _smaller_epsilons(doc)
     attacks = [member["attack"] for member in doc["protocol"]["members"]]
     for i, sample in enumerate(doc["samples"]):
         for field, problem in _sample(sample, doc["dataset"]["num_classes"], attacks):
             yield f"samples[{i}].{field}", f"{problem} (id {sample['id']})"
+        if sample.get("micro_batch_size", 0) >= doc["micro_batch_size"]:
+            yield (
+                f"samples[{i}].micro_batch_size",
+                f"{sample['micro_batch_size']} is stated where it is smaller than the run's "
+                f"{doc['micro_batch_size']} alone (id {sample['id']})",
+            )
     yield from _totals(doc)
     if doc["witnesses"] is not None:
         broken = sum(doc["counts"]["broken_by"].values())
@@ -120,6 +145,25 @@ def _threat_model(stated: dict[str, str]) -> Iterator[tuple[str, str]]:
         return
     if parsed.epsilon_text != stated["epsilon"]:
         yield "threat_model.epsilon", f"{stated['epsilon']!r} must be written {parsed.epsilon_text!r}"
+
+
+def _smaller_epsilons(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Those of a curve ascend below the document's own, and a sample names one of them or none."""
+    smaller = doc.get("smaller_epsilons", [])
+    radii = [Fraction(text) for text in (*smaller, doc["threat_model"]["epsilon"])]
+    for i, (left, right) in enumerate(itertools.pairwise(radii)):
+        if left >= right:
+            yield (
+                f"smaller_epsilons[{i}]",
+                f"expected ascending values below epsilon, got {left} before {right}",
+            )
+    for i, sample in enumerate(doc["samples"]):
+        stated = (sample["broken_by"] or {}).get("epsilon")
+        if stated is not None and stated not in smaller:
+            yield (
+                f"samples[{i}].broken_by.epsilon",
+                f"{stated} is none of smaller_epsilons ({', '.join(smaller) or 'there are none'})",
+            )
 
 
 def _order(field: str, ids: list[int]) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from robustzoo.cards.claims import Claim
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.cards.metadata import CardError, read_block, stated_name
 from robustzoo.cards.render import results_table
 from robustzoo.cards.rendered import first_difference
@@ -41,6 +42,8 @@ def lint_card(
     except CardError as error:
         return [error.problem]
     documents = [evidence] if isinstance(evidence, Evidence) else list(evidence or [])
+    if parts := [problem for document in documents if (problem := shard_problem(document.doc))]:
+        return parts
     problems = [*_metadata(block), *_paths(text)]
     try:
         claims = Claim.from_card(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence_rules import EvidenceError, shard_problem
 from robustzoo.registry.entries import Entry
 
 
@@ -23,10 +24,13 @@ def all_evidence(folder: str | Path, *, validate: bool = True) -> list[Evidence]
     """Every evidence of a folder, the main one first: a card states all, so that none hides another.
 
     Raises:
-        EvidenceError: a malformed file in the folder's `evidence/`.
+        EvidenceError: a malformed file in the folder's `evidence/`, or a shard.
     """
     paths = sorted(Path(folder, "evidence").glob("*.json"))
     found = [Evidence.load(path, validate=validate) for path in paths]
+    for path, evidence in zip(paths, found, strict=True):
+        if problem := shard_problem(evidence.doc):
+            raise EvidenceError("shard", problem, str(path))
     return sorted(found, key=lambda e: (e.doc["protocol"]["name"] != "aa-standard", -e.doc["counts"]["n"]))
 
 

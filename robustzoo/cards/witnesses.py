@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,58 +38,113 @@ def round_to_uint8(pixels: np.ndarray) -> np.ndarray:
     return np.rint(np.asarray(pixels, np.float32) * np.float32(255)).astype(np.float32) / np.float32(255)
 
 
-@dataclass(frozen=True, eq=False)
+def compact(pixels: np.ndarray) -> np.ndarray:
+    """The point as it is kept and stored: uint8 where all its pixels are k/255, else the float32 it was.
+
+    Args:
+        pixels: float32, any shape, in [0, 1].
+    """
+    import numpy as np
+
+    if (pixels == round_to_uint8(pixels)).all():
+        return np.rint(pixels * np.float32(255)).astype(np.uint8)
+    return pixels
+
+
 class Witnesses:
     """Points that fool the model, each within the threat model's ball and [0, 1].
 
     ids: int64 (n,), ascending and unique; pixels: float32 (n, C, H, W) in [0, 1]; margins: float32 (n,), by
-    how much the wrong class leads in logits. Saving is lossless: a point whose pixels are all k/255 is
-    stored as uint8, any other as float32. So round a point to 1/255 before checking that it still fools the
-    model inside the ball, not after.
+    how much the wrong class leads in logits. Keeping and saving are lossless: a point whose pixels are all
+    k/255 is held as uint8, any other as float32. So round a point to 1/255 before checking that it still
+    fools the model inside the ball, not after.
+
+    Raises:
+        WitnessError: wrong dtypes or shapes, repeated ids, or pixels outside [0, 1].
     """
 
-    ids: np.ndarray
-    pixels: np.ndarray
-    margins: np.ndarray
+    def __init__(self, ids: np.ndarray, pixels: np.ndarray, margins: np.ndarray) -> None:
+        _check(ids, pixels, margins)
+        exact = (pixels == round_to_uint8(pixels)).all(axis=(1, 2, 3))
+        self._keep(ids, margins, exact, compact(pixels[exact]), pixels[~exact])
 
-    def __post_init__(self) -> None:
-        """Raises: WitnessError for wrong dtypes or shapes, repeated ids, or pixels outside [0, 1]."""
+    def _keep(
+        self,
+        ids: np.ndarray,
+        margins: np.ndarray,
+        quantised: np.ndarray,
+        eight_bit: np.ndarray,
+        exact: np.ndarray,
+    ) -> None:
         import numpy as np
 
-        n = len(self.ids)
-        for name, dtype, ndim in (
-            ("ids", np.int64, 1),
-            ("pixels", np.float32, 4),
-            ("margins", np.float32, 1),
-        ):
-            array = getattr(self, name)
-            if (
-                not isinstance(array, np.ndarray)
-                or array.dtype != dtype
-                or array.ndim != ndim
-                or len(array) != n
-            ):
-                found = (
-                    f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-                )
-                raise WitnessError(
-                    f"{name}: expected {np.dtype(dtype)} with {ndim} axes and {n} rows, got {found}"
-                )
-        if n and (self.ids.min() < 0 or (np.diff(self.ids) <= 0).any()):
-            raise WitnessError("ids: expected non-negative ids, ascending without repeats")
-        if not ((self.pixels >= 0) & (self.pixels <= 1)).all():
-            raise WitnessError("pixels: expected finite values in [0, 1]")
-        if not np.isfinite(self.margins).all():
-            raise WitnessError("margins: expected finite values")
+        self.ids, self.margins, self.quantised = ids, margins, quantised
+        # An empty selection of float points is uint8 too by `compact`'s rule, and a point can be of one kind.
+        self._eight_bit = eight_bit.astype(np.uint8, copy=False)
+        self._exact = exact.astype(np.float32, copy=False)
+        places = (np.cumsum(quantised) - 1, np.cumsum(~quantised) - 1)
+        self._place = np.where(quantised, *places).astype(np.int64)
+
+    @classmethod
+    def of(
+        cls,
+        ids: Sequence[int],
+        points: Sequence[np.ndarray],
+        margins: Sequence[float],
+        image_shape: Sequence[int],
+    ) -> Witnesses:
+        """Witnesses from `compact` points (C, H, W), whose float32 form is never made.
+
+        Args:
+            ids: in any order.
+        """
+        import numpy as np
+
+        order = np.argsort(np.asarray(ids, np.int64), kind="stable")
+        parts = []
+        for dtype in (np.uint8, np.float32):
+            chosen = [points[i] for i in order if points[i].dtype == dtype]
+            parts.append(np.stack(chosen) if chosen else np.empty((0, *image_shape), dtype))
+        made = cls.__new__(cls)
+        kinds = np.array([points[i].dtype == np.uint8 for i in order], bool)
+        ids_, margins_ = np.asarray(ids, np.int64)[order], np.asarray(margins, np.float32)[order]
+        _check(ids_[~kinds], parts[1], margins_[~kinds])
+        _check(ids_, np.zeros((len(ids_), 1, 1, 1), np.float32), margins_)
+        made._keep(ids_, margins_, kinds, *parts)
+        return made
+
+    @property
+    def pixels(self) -> np.ndarray:
+        """All points as float32 (n, C, H, W), made anew at every use: four times their size; see `points`."""
+        return self.points(range(len(self)))
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """(C, H, W)"""
+        shape: tuple[int, ...] = self._exact.shape[1:]
+        return shape
+
+    def points(self, rows: Sequence[int]) -> np.ndarray:
+        """The points of some rows as float32 (len(rows), C, H, W)."""
+        import numpy as np
+
+        found = np.empty((len(rows), *self.image_shape), np.float32)
+        for position, row in enumerate(rows):
+            place = self._place[row]
+            if self.quantised[row]:
+                found[position] = self._eight_bit[place].astype(np.float32) / np.float32(255)
+            else:
+                found[position] = self._exact[place]
+        return found
+
+    def stored(self, row: int) -> np.ndarray:
+        """The point of one row as it is kept, (C, H, W) uint8 or float32."""
+        part = self._eight_bit if self.quantised[row] else self._exact
+        point: np.ndarray = part[self._place[row]]
+        return point
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    @property
-    def quantised(self) -> np.ndarray:
-        """bool (n,): which points have 8-bit pixels, and so fit uint8 without loss."""
-        exact: np.ndarray = (self.pixels == round_to_uint8(self.pixels)).all(axis=(1, 2, 3))
-        return exact
 
     def save(self, path: str | Path) -> str:
         """Write the file atomically and return its sha256. Equal witnesses give equal bytes."""
@@ -97,13 +152,12 @@ class Witnesses:
         from safetensors.numpy import save
 
         mask = self.quantised
-        eight_bit = np.rint(self.pixels[mask] * np.float32(255)).astype(np.uint8)
         tensors = {
             "ids_uint8": self.ids[mask],
-            "pixels_uint8": eight_bit,
+            "pixels_uint8": self._eight_bit,
             "margins_uint8": self.margins[mask],
             "ids_float32": self.ids[~mask],
-            "pixels_float32": self.pixels[~mask],
+            "pixels_float32": self._exact,
             "margins_float32": self.margins[~mask],
         }
         # One metadata key only: with several, safetensors writes them in an order that varies.
@@ -136,20 +190,21 @@ class Witnesses:
                 f"{path} ({len(content)} bytes) has sha256 {found}, the evidence names {sha256}; {_NEXT_STEP}"
             )
         tensors = _read(path, content)
+        del content
         try:
-            # Each part is checked by itself first: joining would hide a count that is off.
-            parts = []
-            for kind in ("uint8", "float32"):
+            for kind in ("uint8", "float32"):  # each part by itself: joining would hide a count that is off
                 pixels = tensors[f"pixels_{kind}"]
                 if kind == "uint8":
-                    pixels = pixels.astype(np.float32) / np.float32(255)
-                parts.append(cls(tensors[f"ids_{kind}"], pixels, tensors[f"margins_{kind}"]))
-            ids, pixels, margins = (
-                np.concatenate([getattr(part, name) for part in parts])
-                for name in ("ids", "pixels", "margins")
+                    pixels = np.zeros((len(pixels), 1, 1, 1), np.float32)  # in [0, 1] whatever they are
+                _check(tensors[f"ids_{kind}"], pixels, tensors[f"margins_{kind}"])
+            if tensors["pixels_uint8"].shape[1:] != tensors["pixels_float32"].shape[1:]:
+                raise ValueError("points of two shapes")
+            return cls.of(
+                np.concatenate([tensors["ids_uint8"], tensors["ids_float32"]]),  # type: ignore[arg-type]
+                [*tensors["pixels_uint8"], *tensors["pixels_float32"]],
+                np.concatenate([tensors["margins_uint8"], tensors["margins_float32"]]),  # type: ignore[arg-type]
+                tensors["pixels_uint8"].shape[1:],
             )
-            order = np.argsort(ids, kind="stable")
-            return cls(ids[order], pixels[order], margins[order])
         except ValueError as error:
             raise WitnessError(f"{path} is not a witness file ({error}); {_NEXT_STEP}") from error
 
@@ -174,3 +229,26 @@ def _read(path: str | Path, content: bytes) -> dict[str, np.ndarray]:
         name: np.frombuffer(view["data"], dtypes[view["dtype"]]).reshape(view["shape"]).copy()
         for name, view in views.items()
     }
+
+
+def _check(ids: np.ndarray, pixels: np.ndarray, margins: np.ndarray) -> None:
+    """Raise WitnessError for wrong dtypes or shapes, ids out of order, or numbers out of range."""
+    import numpy as np
+
+    n = len(ids)
+    for name, array, dtype, ndim in (
+        ("ids", ids, np.int64, 1),
+        ("pixels", pixels, np.float32, 4),
+        ("margins", margins, np.float32, 1),
+    ):
+        if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != ndim or len(array) != n:
+            found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+            raise WitnessError(
+                f"{name}: expected {np.dtype(dtype)} with {ndim} axes and {n} rows, got {found}"
+            )
+    if n and (ids.min() < 0 or (np.diff(ids) <= 0).any()):
+        raise WitnessError("ids: expected non-negative ids, ascending without repeats")
+    if not ((pixels >= 0) & (pixels <= 1)).all():
+        raise WitnessError("pixels: expected finite values in [0, 1]")
+    if not np.isfinite(margins).all():
+        raise WitnessError("margins: expected finite values")

@@ -13,6 +13,7 @@ _COMMANDS = {
     "show": "zoo",
     "recipe": "zoo",
     "evaluate": "evaluate",
+    "evidence": "evidence",
     "verify": "verify",
     "diagnose": "diagnose",
     "card": "publish",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -22,7 +23,19 @@ from robustzoo.cli.json_errors import JsonErrors
 @click.option(
     "--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files (not for digits)."
 )
-@click.option("--threat-model", metavar="NORM:EPS", help="For example linf:8/255; default: the model's own.")
+@click.option(
+    "--threat-model",
+    "threat_models",
+    metavar="NORM:EPS",
+    multiple=True,
+    help="For example linf:8/255; default: the model's own. Several (repeat the option) give a table, with "
+    "the accuracy under all of them.",
+)
+@click.option(
+    "--epsilons",
+    metavar="EPS,EPS,...",
+    help="A curve over these epsilons, for example 1/255,2/255,4/255, in the threat model's norm.",
+)
 @click.option(
     "--protocol", default="aa-standard", show_default=True, help="aa-standard, apgd-ce+t, pgd-40, ..."
 )
@@ -32,8 +45,22 @@ from robustzoo.cli.json_errors import JsonErrors
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("--device", help="cpu or cuda[:i]; default: cuda if there is one.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder for the evidence; default: the model folder."
+    "--precision",
+    type=click.Choice(["float32", "tf32", "bf16"]),
+    default="float32",
+    show_default=True,
+    help="Of the search; what it finds counts once float32 confirms it.",
 )
+@click.option("--compile", "compiled", is_flag=True, help="Search through torch.compile.")
+@click.option("--shard", metavar="I/N", help="Do part I of N; see `robustzoo evidence merge`.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the evidence, and for the journal from which an interrupted run goes on; default: the "
+    "model folder (for one threat model).",
+)
+@click.option("--restart", is_flag=True, help="Discard the journal of an interrupted run.")
+@click.option("--local_rank", hidden=True, help="Passed by the deepspeed launcher; the environment says it.")
 @click.option(
     "--json",
     "as_json",
@@ -41,25 +68,52 @@ from robustzoo.cli.json_errors import JsonErrors
     help="Print the Evidence document instead of a report; errors as JSON too.",
 )
 def evaluate(
-    model: str, data: str | None, out: Path | None, as_json: bool, micro_batch: int | None, **options
+    model: str,
+    data: str | None,
+    threat_models: tuple[str, ...],
+    epsilons: str | None,
+    out: Path | None,
+    as_json: bool,
+    micro_batch: int | None,
+    device: str | None,
+    local_rank: str | None,
+    **options: Any,
 ) -> None:
     """Attack MODEL (a registry name or a model folder) and write Evidence.
 
-    A bundled model's evidence is written only where --out says.
+    A bundled model's evidence is written only where --out says. An interrupted run goes on when the same
+    command is given again. Under torchrun or the deepspeed launcher the ranks share the images (with --out).
     """
-    from robustzoo.evaluation.evaluator import evaluate as run
+    from robustzoo.evaluation.cross_norm import evaluate_threat_models
+    from robustzoo.evaluation.curve import evaluate_curve
+    from robustzoo.evaluation.machine import default_device
+    from robustzoo.evaluation.ranks import evaluate_on_rank
     from robustzoo.evaluation.report import report
+    from robustzoo.evaluation.sharding import this_rank
     from robustzoo.hub.load import load
 
+    if epsilons is not None and len(threat_models) > 1:
+        raise click.UsageError("--epsilons goes with one --threat-model, which gives the norm")
+    rank = this_rank()
     loaded = load(model)
-    if out is None and Path(model.removeprefix("local-dir:")).is_dir():
+    chosen = threat_models or (loaded.threat_model,)
+    data = data or loaded.recipe.dataset
+    several = epsilons is not None or len(chosen) > 1
+    if out is None and not several and Path(model.removeprefix("local-dir:")).is_dir():
         out = Path(model.removeprefix("local-dir:"))
-    evidence = run(
-        loaded,
-        data or loaded.recipe.dataset,
-        options.pop("threat_model") or loaded.threat_model,
-        micro_batch_size=micro_batch,
-        out=out,
-        **options,
-    )
-    click.echo(json.dumps(evidence.doc, indent=1, sort_keys=True) if as_json else report(evidence))
+    options |= {
+        "micro_batch_size": micro_batch,
+        "device": device or default_device(rank),
+        "out": out,
+    }
+    if epsilons is not None:
+        found = evaluate_curve(loaded, data, epsilons.split(","), chosen[0], rank=rank, **options)
+    elif several:
+        found = evaluate_threat_models(loaded, data, chosen, rank=rank, **options)
+    else:
+        _, found = evaluate_on_rank(rank, loaded, data, chosen[0], **options)
+    if found is None:  # a rank other than 0 has nothing to say
+        return
+    document = found.to_json() if several else found.doc
+    text = found.text() if several else report(found)
+    click.echo(json.dumps(document, indent=1, sort_keys=True) if as_json else text)

@@ -103,6 +103,12 @@ def check_progress(progress: Any) -> None:
         )
 
 
+def check_flag(label: str, value: Any) -> None:
+    """Raise GuardError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise GuardError(f"{label} is {_shown(value)}; expected True or False")
+
+
 def check_name(name: Any) -> None:
     """Raise GuardError unless `name` is None or printable text."""
     if name is not None and (not isinstance(name, str) or not name.strip() or not name.isprintable()):

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from robustzoo.attacks.autoattack import SampleResult
 from robustzoo.attacks.frozen import frozen
-from robustzoo.attacks.protocols import Protocol
-from robustzoo.attacks.protocols import protocol as make_protocol
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import DataError, Subset
-from robustzoo.evaluation import machine
+from robustzoo.evaluation import machine, micro_batch
 from robustzoo.evaluation.arguments import (
+    check_flag,
     check_model,
     check_name,
     check_path,
@@ -33,12 +29,22 @@ from robustzoo.evaluation.arguments import (
     check_whole,
     check_writable,
 )
+from robustzoo.evaluation.cost import cost_line, passes_at_most
+from robustzoo.evaluation.documents import (
+    carried_from,
+    evidence_of,
+    journal_key,
+    require_same_but_epsilon,
+    terms_of,
+)
 from robustzoo.evaluation.evidence_files import (
     evidence_path,
     refuse_to_replace,
     reserved,
+    with_witnesses,
     write_evidence,
 )
+from robustzoo.evaluation.findings import Finding
 from robustzoo.evaluation.guards import (
     check_eval_mode,
     check_forward,
@@ -47,15 +53,20 @@ from robustzoo.evaluation.guards import (
     probe_images,
     read_probe,
 )
-from robustzoo.evaluation.identity import identify, weights_hash
-from robustzoo.evaluation.progress import Reporter, estimate
+from robustzoo.evaluation.identity import identify, state_digest, weights_hash
+from robustzoo.evaluation.journal import Journal, stored_key
+from robustzoo.evaluation.ledger import Ledger
+from robustzoo.evaluation.pace import Pace
+from robustzoo.evaluation.precision import Forwards, check_precision
+from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.samples import choose_samples, open_samples
-from robustzoo.evaluation.witnessing import Candidate, make_witnesses
-from robustzoo.evaluation.workers import ModelFolder, Work, refuse_in_worker, run_share, run_shares
+from robustzoo.evaluation.sharding import Shard
+from robustzoo.evaluation.witnessing import BORDERLINE
+from robustzoo.evaluation.work import ModelFolder, Work
+from robustzoo.evaluation.workers import refuse_in_worker, run_here, run_in_workers
 from robustzoo.registry import ThreatModel
 
-# Large enough to keep one core busy on small images, small enough for a laptop at 224 pixels.
-DEFAULT_MICRO_BATCH = 64
+__all__ = ["cost_line", "evaluate", "passes_at_most", "weights_hash"]
 
 
 def evaluate(
@@ -74,25 +85,35 @@ def evaluate(
     data_root: str | Path | None = None,
     name: str | None = None,
     progress: bool | Callable[[dict], None] = True,
+    precision: str = "float32",
+    compiled: bool = False,
+    shard: str | Shard | None = None,
+    restart: bool = False,
+    reuse: bool = False,
+    smaller: Evidence | None = None,
 ) -> Evidence:
     """Clean and robust accuracy of `model`, as Evidence: verdicts per image, counts, intervals, witnesses.
 
     At one micro-batch size the result does not depend on the order, number or grouping of the images, nor on
-    `workers`. On the CPU each process computes with one thread (restored afterwards), so that it does not
-    depend on the number of cores either.
+    workers, shards or interruptions. On the CPU each process computes with one thread (restored afterwards),
+    so that it does not depend on the number of cores either.
+
+    With `out`, whatever is found is kept at once in a journal beside the Evidence. An evaluation that was
+    interrupted, even killed, goes on from there when it is called again, and gives the same Evidence.
 
     Args:
         model: any module from pixels x: (B, C, H, W) in [0, 1] to logits (B, K), in eval mode. It is left as
             it was.
         data: a dataset name, a folder, a torch Dataset or a pair of tensors: see `samples.open_samples`.
         threat_model: for example "linf:8/255"; default: the model's own `.threat_model`.
-        protocol: see `robustzoo.attacks.autoattack.protocol`.
+        protocol: see `robustzoo.attacks.protocols.protocol`.
         n: evaluate a fixed random subset of this many images. Default: all.
         indices: evaluate these positions of the dataset instead, given in any order.
         seed: of every draw of the attacks; recorded.
         micro_batch_size: images a forward pass, one shape for the whole run; recorded, since the last bits of
-            float32 results depend on it. Default: 64, or the number of images where that is smaller. A larger
-            one than there are images is filled up with padding.
+            float32 results depend on it. Default: found by trial on a GPU, 64 on the CPU and in a shard, or
+            the number of images where that is smaller. A larger one than there are images is filled up with
+            padding. Where memory runs out it is halved, and the images concerned name their smaller shape.
         workers: processes that share the images. Each of them imports the calling script anew, so a script
             must make the call under `if __name__ == "__main__":`.
         device: where to compute; default: where the model is.
@@ -103,6 +124,15 @@ def evaluate(
         name: what the Evidence calls the model; default: its registry name (with the hash behind it where
             the weights are not the published ones), or its class.
         progress: True shows it on standard error, False is silent, a function gets each message as a dict.
+        precision: in which the attacks search: "float32", "tf32" (a GPU's) or "bf16". What is found counts
+            once strict float32 confirms it, and the search goes on where it does not; recorded.
+        compiled: search through torch.compile; recorded. What counts is decided by the model as it is.
+        shard: "i/n" evaluates every n-th image from the i-th on, in the folder `out/shard-i-of-n`; its
+            Evidence is a part, to be merged by `merging.merge`.
+        restart: discard the journal that is there.
+        reuse: where `out` holds the finished Evidence of this very evaluation, read it instead.
+        smaller: the Evidence of the same evaluation at a smaller epsilon, with its witnesses: what it broke
+            is broken here, and is not attacked again.
 
     Warns:
         EvaluationWarning (with progress=False; else among the messages): zero gradients, which the Evidence
@@ -114,10 +144,11 @@ def evaluate(
 
     Raises:
         GuardError: the model would give a meaningless number, an argument is not what is expected, or `out`
-            holds another evaluation's result under the same file name, or is being written by another run.
+            holds another evaluation's result or journal under the same file name, or is being written by
+            another run.
         NonFiniteLogits: the model answers NaN or infinity for an image, clean or attacked.
         DataError, MissingData, ThreatModelError, ProtocolError: what was asked for does not exist.
-        WorkerError: a worker process failed. Nothing is written on any error.
+        WorkerError: a worker process failed. On any error no Evidence is written; the journal stays.
     """
     refuse_in_worker()
     check_model(model)
@@ -131,11 +162,16 @@ def evaluate(
     check_progress(progress)
     check_path("data_root", data_root)
     check_path("out", out)
+    for label, flag in (("compiled", compiled), ("restart", restart), ("reuse", reuse)):
+        check_flag(label, flag)
+    shard = None if shard is None else Shard.parse(shard)
     check_eval_mode(model)
     device = machine.device_of(model) if device is None else machine.find_device(device)
     check_placed(model, device)
+    check_precision(precision, device)
+    carried = carried_from(smaller, threat_model)
     if out is not None:
-        out = Path(out)
+        out = Path(out) if shard is None else shard.folder(Path(out))
         check_writable(out)
     started, start = datetime.datetime.now(datetime.timezone.utc), time.perf_counter()
     with (
@@ -150,162 +186,115 @@ def evaluate(
         num_classes = check_forward(model, probe, gradients=protocol != "square")
         if dataset.labels is not None:  # known without reading the images; else checked as they are read
             check_labels(dataset.labels, num_classes)
-        make_protocol(protocol, threat_model, num_classes)  # refused before the images are read
+        work = Work(
+            dataset, protocol, threat_model, num_classes, int(seed), 1, str(device), precision, compiled
+        )
+        attacks = [member.attack for member in work.protocol.members]  # refused before the images are read
         subset = choose_samples(dataset, n, indices)
-        size = min(DEFAULT_MICRO_BATCH, len(subset)) if micro_batch_size is None else int(micro_batch_size)
-        if size > len(subset):
-            reporter.say(
-                f"micro-batch {size} is larger than the {len(subset)} images: the rest of each batch is "
-                "padding, which costs time and changes nothing"
-            )
+        ids = subset.indices if shard is None else shard.part(subset.indices)
         identity = identify(model, name)
         if identity.warning is not None:
             reporter.warn(identity.warning)
-        workers = min(int(workers), len(subset))
-        work = Work(dataset, protocol, threat_model, num_classes, int(seed), size, str(device))
+        path = None if out is None else evidence_path(out, protocol, dataset, subset)
+        place = None if path is None else path.with_suffix(".journal")
+        size = micro_batch_size
+        if size is None and shard is not None:
+            size = min(micro_batch.DEFAULT, len(subset))  # a trial on each shard's machine could differ
+        if size is None and place is not None and not restart:
+            size = (stored_key(place) or {}).get("micro_batch_size")
+        work, measured = _sized(work, size, model, subset, reporter)
+        weights = state_digest(model)
         described = {"name": identity.name, "sha256": identity.sha256}
-        terms = _terms(described, work, subset)
-        if out is not None:  # refused before the attack, whose hours would be lost
-            refuse_to_replace(evidence_path(out, work.protocol.name, terms["dataset"]), terms)
-        reporter.say(cost_line(model, dataset[subset.indices[0]][0], work, len(subset), workers), "cost")
-        results = _attack(model, work, subset, workers, reporter)
-        witnesses = _witnesses(model, work, results, device, reporter)
-        fingerprint = machine.fingerprint(device, size)
-        blind = Counter(attack for result in results for attack in result.blind)
-        masked = masking_warning(blind, sum(result.predicted == result.label for result in results))
-        if masked is not None:
-            reporter.warn(masked)
-        run = {
-            "started": started.isoformat(timespec="seconds"),
-            "wall_seconds": round(time.perf_counter() - start, 3),
-            "device": str(device),
-            "threads": fingerprint["threads"],
-            "workers": workers,
-            "fingerprint": fingerprint,
-            "versions": machine.versions(),
-            "zero_gradients": dict(sorted(blind.items())),
-        }
-        evidence = _evidence(terms, results, run)
-        evidence.witness_set = witnesses
-        if out is not None:
-            write_evidence(evidence, witnesses, out)
+        terms = terms_of(described, work, subset, weights, shard, smaller)
+        if smaller is not None:
+            require_same_but_epsilon(smaller, terms)
+        if path is not None:  # refused before the attack, whose hours would be lost
+            refuse_to_replace(path, terms)
+            if reuse and path.exists():
+                reporter.say(f"{path} holds this evaluation already")
+                return with_witnesses(path)
+        fingerprint = machine.fingerprint(device, work.micro_batch_size)
+        workers = min(int(workers), len(ids))
+        ledger = Ledger(ids, attacks, work.micro_batch_size, carried)
+        with Journal(place, journal_key(terms, weights, fingerprint), restart=restart) as journal:
+            ledger.restore(journal.findings)
+            if journal.sessions:
+                reporter.say(
+                    f"going on from {place}: {len(ids) - sum(ledger.left)} of {len(ids)} images done"
+                )
+            if not ledger.finished:
+                line = cost_line(model, dataset[ids[0]][0], work, sum(ledger.left), workers, measured)
+                reporter.say(line, "cost")
+                _attack(model, work, ledger, workers, journal, reporter)
+            masked = masking_warning(ledger.blind, ledger.correct)
+            if masked is not None:
+                reporter.warn(masked)
+            run = {
+                "started": started.isoformat(timespec="seconds"),
+                "wall_seconds": round(time.perf_counter() - start + journal.elapsed, 3),
+                **({"sessions": 1 + journal.sessions} if journal.sessions else {}),
+                "device": str(device),
+                "threads": fingerprint["threads"],
+                "workers": workers,
+                "fingerprint": fingerprint,
+                "versions": machine.versions(),
+                "zero_gradients": dict(sorted(ledger.blind.items())),
+            }
+            evidence = evidence_of(terms, ledger, run)
+            _note_borderline(evidence, reporter)
+            if out is not None:
+                write_evidence(evidence, out)
+            journal.remove()
         return evidence
 
 
-def cost_line(model: nn.Module, x: Tensor, work: Work, count: int, workers: int) -> str:
-    """What the run costs at most, in passes and (from a short trial on `x: (C, H, W)`) in seconds."""
-    forwards, backwards = passes_at_most(work.protocol)
-    batch = x.expand(work.micro_batch_size, *x.shape).to(work.device)
-    forward, backward = machine.seconds_per_pass(model, batch, gradients=backwards > 0)
-    seconds = (forwards * forward + backwards * backward) * count / work.micro_batch_size / workers
-    return (
-        f"{work.protocol.name} on {count} images: at most {count * forwards:,} forwards and "
-        f"{count * backwards:,} backwards, {estimate(seconds)} if all stay robust "
-        f"({workers} process{'es' if workers > 1 else ''}, micro-batch {work.micro_batch_size}, "
-        f"{work.device})"
-    )
-
-
-def passes_at_most(protocol: Protocol) -> tuple[int, int]:
-    """(forwards, backwards) that a sample costs at most.
-
-    One forward for the clean image and one for the second look at the point that breaks it; an attempt of I
-    iterations evaluates its start and I points, all but the last with a gradient. FAB may look
-    at a second point per iteration, Square needs no gradient.
-    """
-    forwards, backwards = 2, 0
-    for member in protocol.members:
-        steps = member.attempts * member.iterations
-        forwards += member.attempts + steps * (2 if member.algorithm == "fab" else 1)
-        backwards += 0 if member.algorithm == "square" else steps
-    return forwards, backwards
+def _sized(
+    work: Work, size: int | None, model: nn.Module, subset: Subset, reporter: Reporter
+) -> tuple[Work, tuple[float, float]]:
+    """The work at the micro-batch that was asked for, or else found by trial, as far as it fits into memory;
+    and the seconds of a forward and a backward of it."""
+    device, image = torch.device(work.device), work.dataset[subset.indices[0]][0]
+    forwards = Forwards(model, work.precision, work.compiled, device)
+    gradients = passes_at_most(work.protocol)[1] > 0
+    with forwards.searching():
+        if size is None:
+            size = micro_batch.find(forwards.search, image, len(subset), device)
+        fitting, measured = micro_batch.fit(forwards.search, image, int(size), device, gradients=gradients)
+    if fitting < size:
+        reporter.say(f"micro-batch {size} does not fit into the memory of {device}: {fitting} is used")
+    if fitting > len(subset):
+        reporter.say(
+            f"micro-batch {fitting} is larger than the {len(subset)} images: the rest of each batch is "
+            "padding, which costs time and changes nothing"
+        )
+    return replace(work, micro_batch_size=fitting), measured
 
 
 def _attack(
-    model: nn.Module, work: Work, subset: Subset, workers: int, reporter: Reporter
-) -> list[SampleResult]:
+    model: nn.Module, work: Work, ledger: Ledger, workers: int, journal: Journal, reporter: Reporter
+) -> None:
+    """Do all that is left, here or in worker processes, and keep what is found."""
+    pace = Pace(ledger, work.protocol, reporter)
+
+    def record(findings: list[Finding]) -> None:
+        journal.append(findings)
+        for found in findings:
+            ledger.add(found)
+        pace.show(findings)
+
     if workers == 1:
-        return run_share(model, work, subset.indices, lambda message: reporter.update(**message))
+        run_here(model, work, ledger, record)
+        return
     sha256 = weights_hash(model)
     source = model if sha256 is None else ModelFolder(Path(model.folder), sha256)
-    return run_shares(
-        source,
-        work,
-        subset.indices,
-        workers,
-        lambda number, message: reporter.update(**message, worker=number),
-    )
+    run_in_workers(source, work, ledger, workers, record)
 
 
-def _witnesses(
-    model: nn.Module, work: Work, results: list[SampleResult], device: torch.device, reporter: Reporter
-) -> Witnesses:
-    found = [Candidate(r.id, r.label, r.witness) for r in results if r.broken_by is not None]
-    made = make_witnesses(
-        model,
-        work.dataset,
-        found,
-        work.threat_model,
-        work.micro_batch_size,
-        device,
-        lambda done: reporter.update("witnesses", done, len(found)),
-    )
-    borderline = [w.id for w in made if w.borderline]
-    if borderline:
+def _note_borderline(evidence: Evidence, reporter: Reporter) -> None:
+    witnesses = evidence.witness_set
+    ids = [] if witnesses is None else witnesses.ids[witnesses.margins < BORDERLINE].tolist()
+    if ids:
         reporter.say(
-            f"{len(borderline)} broken images are borderline (logits within 1e-4 of a tie, ids "
-            f"{', '.join(map(str, borderline[:10]))}): elsewhere their verdict may differ"
+            f"{len(ids)} broken images are borderline (logits within 1e-4 of a tie, ids "
+            f"{', '.join(map(str, ids[:10]))}): elsewhere their verdict may differ"
         )
-    shape = (0, *work.dataset.image_shape)
-    return Witnesses(
-        np.array([w.id for w in made], np.int64),
-        np.stack([w.point.numpy() for w in made]) if made else np.empty(shape, np.float32),
-        np.array([w.lead for w in made], np.float32),
-    )
-
-
-def _terms(model: dict[str, Any], work: Work, subset: Subset) -> dict[str, Any]:
-    """Which evaluation this is, as Evidence states it: known before the attack."""
-    dataset = work.dataset
-    return {
-        "model": model,
-        "threat_model": {"norm": work.threat_model.norm, "epsilon": work.threat_model.epsilon_text},
-        "protocol": work.protocol.to_json(),
-        "dataset": {
-            "id": dataset.key,
-            "split": dataset.split,
-            "subset": subset.id,
-            "num_classes": work.num_classes,
-            "image_shape": list(dataset.image_shape),
-            "indices": subset.indices,
-            "digest": subset.digest,
-        },
-        "seed": work.seed,
-        "micro_batch_size": work.micro_batch_size,
-    }
-
-
-def _evidence(terms: dict[str, Any], results: list[SampleResult], run: dict[str, Any]) -> Evidence:
-    threat = terms["threat_model"]
-    return Evidence.build(
-        **{**terms, "threat_model": f"{threat['norm']}:{threat['epsilon']}"},
-        samples=[_sample(result) for result in results],
-        passes={
-            "forward": sum(result.forwards for result in results),
-            "backward": sum(result.backwards for result in results),
-        },
-        run=run,
-    )
-
-
-def _sample(result: SampleResult) -> dict[str, Any]:
-    by = result.broken_by
-    return {
-        "id": int(result.id),
-        "label": int(result.label),
-        "predicted": int(result.predicted),
-        "robust": bool(result.robust),
-        "broken_by": None
-        if by is None
-        else {"attack": by.attack, "target": by.target, "restart": by.restart, "iteration": by.iteration},
-    }

@@ -11,9 +11,12 @@ from typing import Any
 
 from robustzoo import folder_lock
 from robustzoo.cards.evidence import Evidence, EvidenceError
-from robustzoo.cards.witnesses import Witnesses
+from robustzoo.cards.witnesses import WitnessError, Witnesses
+from robustzoo.data import ImageDataset, Subset
 from robustzoo.evaluation.guards import GuardError
 
+# Terms that an Evidence states only where they are not the rule.
+_OPTIONAL = ("search", "smaller_epsilons", "shard")
 _WAYS_OUT = "choose another folder (out=..., on the command line --out DIR), or delete"
 
 
@@ -49,9 +52,19 @@ def reserved(out: Path | None) -> Iterator[None]:
                 place.rmdir()
 
 
-def evidence_path(out: Path, protocol: str, dataset: dict[str, Any]) -> Path:
+def evidence_path(out: Path, protocol: str, dataset: ImageDataset, subset: Subset) -> Path:
     """The document's file: `out/evidence/<protocol>.<dataset>-<split>-<subset>.json`."""
-    stem = f"{protocol}.{dataset['id']}-{dataset['split']}-{dataset['subset']}"
+    return _path(out, protocol, dataset.key, dataset.split, subset.id)
+
+
+def place_of(evidence: Evidence, out: Path) -> Path:
+    """`evidence_path` of a document that is there."""
+    dataset = evidence.doc["dataset"]
+    return _path(out, evidence.doc["protocol"]["name"], dataset["id"], dataset["split"], dataset["subset"])
+
+
+def _path(out: Path, protocol: str, *dataset: str) -> Path:
+    stem = f"{protocol}.{'-'.join(dataset)}"
     return out / "evidence" / f"{re.sub(r'[^A-Za-z0-9._+-]', '_', stem)}.json"
 
 
@@ -59,7 +72,7 @@ def refuse_to_replace(path: Path, terms: dict[str, Any]) -> None:
     """Raise GuardError where `path` holds the result of another evaluation than that of `terms`.
 
     Args:
-        terms: what `Evidence.key` says, or a part of it.
+        terms: what `Evidence.key` says, with or without the schema.
     """
     if not path.exists():
         return
@@ -70,32 +83,58 @@ def refuse_to_replace(path: Path, terms: dict[str, Any]) -> None:
             f"{path} would be overwritten, and it is no Evidence that can be read ({error.problem}): "
             f"{_WAYS_OUT} this file"
         ) from error
-    here = json.loads(json.dumps(terms))
-    differing = [term for term in here if here[term] != there.get(term)]
-    if differing:
+    if problem := differing_terms(there, {**dict.fromkeys(_OPTIONAL), **terms}):
         raise GuardError(
-            f"{path} holds the result of another evaluation, which would be lost: "
-            f"{'; '.join(_difference(term, there.get(term), here[term]) for term in differing)}. "
+            f"{path} holds the result of another evaluation, which would be lost: {problem}. "
             f"Expected the same evaluation, or a new file: {_WAYS_OUT} this file and its witnesses"
         )
 
 
-def write_evidence(evidence: Evidence, witnesses: Witnesses, out: Path) -> Path:
-    """Write witnesses, then the document that names them, into `out/evidence`; returns the document's path.
+def differing_terms(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """In words, in which terms of `here` two evaluations differ; empty where they agree."""
+    here = json.loads(json.dumps(here))
+    differing = [term for term in here if here[term] != there.get(term)]
+    return "; ".join(_difference(term, there.get(term), here[term]) for term in differing)
+
+
+def write_evidence(evidence: Evidence, out: Path) -> Path:
+    """Write its witness set, then the document that names it, into `out/evidence`; returns the document's
+    path.
 
     The document comes last, so that one that is there has its witnesses. Call it within `reserved(out)`.
 
     Raises:
         GuardError: the place is taken by the result of another evaluation; nothing is written.
     """
-    path = evidence_path(out, evidence.doc["protocol"]["name"], evidence.doc["dataset"])
+    path = place_of(evidence, out)
     refuse_to_replace(path, evidence.key())
-    if len(witnesses):
+    if evidence.witness_set is not None and len(evidence.witness_set):
         file = path.with_name(f"{path.stem}.witness.safetensors")
-        sha256 = witnesses.save(file)
-        evidence.doc["witnesses"] = {"file": file.name, "sha256": sha256, "count": len(witnesses)}
+        sha256 = evidence.witness_set.save(file)
+        stored = {"file": file.name, "sha256": sha256, "count": len(evidence.witness_set)}
+        evidence.doc["witnesses"] = stored
     evidence.save(path)
     return path
+
+
+def with_witnesses(path: Path) -> Evidence:
+    """The Evidence at `path` with its witness set, where it names one.
+
+    Raises:
+        EvidenceError: it cannot be read. WitnessError: its witness file is missing or another one.
+    """
+    evidence = Evidence.load(path)
+    stated = evidence.doc["witnesses"]
+    if stated is None:
+        return evidence
+    try:
+        evidence.witness_set = Witnesses.load(path.with_name(stated["file"]), stated["sha256"])
+    except FileNotFoundError as error:
+        raise WitnessError(
+            f"{path} names the witness file {stated['file']}, which is not beside it: restore it, or measure "
+            "again"
+        ) from error
+    return evidence
 
 
 def _difference(term: str, there: Any, here: Any) -> str:
@@ -105,4 +144,5 @@ def _difference(term: str, there: Any, here: Any) -> str:
     elif isinstance(there, dict) and isinstance(here, dict):
         keys = [key for key in here if here[key] != there.get(key)]
         return f"{term} differs in {', '.join(keys)}"
-    return f"{term.replace('_', ' ')} {there} there, {here} here"
+    shown = ["none" if value is None else value for value in (there, here)]
+    return f"{term.replace('_', ' ')} {shown[0]} there, {shown[1]} here"

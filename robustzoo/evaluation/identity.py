@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,3 +61,15 @@ def weights_hash(model: nn.Module) -> str | None:
     stored, state = load_file(path), model.network.state_dict()
     same = stored.keys() == state.keys() and all(torch.equal(stored[key], state[key].cpu()) for key in stored)
     return sha256_file(path) if same else None
+
+
+def state_digest(model: nn.Module) -> str:
+    """SHA-256 (hex) over the class of the model and its parameters and buffers in memory, names included.
+
+    What else a forward may use (attributes that are no tensors, code) it cannot see.
+    """
+    digest = hashlib.sha256(f"{type(model).__module__}.{type(model).__qualname__}".encode())
+    for name, tensor in sorted((*model.named_parameters(), *model.named_buffers()), key=lambda pair: pair[0]):
+        digest.update(f"\0{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import robustzoo
 from robustzoo.evaluation.guards import GuardError
+from robustzoo.evaluation.sharding import Rank
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -35,6 +36,14 @@ def find_device(name: str | torch.device) -> torch.device:
             f"device {str(name)!r} cannot be used: {error}. Expected cpu, or cuda with a GPU"
         ) from error
     return device
+
+
+def default_device(rank: Rank | None = None) -> str:
+    """Where a command computes by itself: a GPU if there is one (of several ranks each its own), else the
+    CPU."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    return "cuda" if rank is None else f"cuda:{rank.local % torch.cuda.device_count()}"
 
 
 @contextmanager
@@ -102,7 +111,9 @@ def versions() -> dict[str, str]:
     }
 
 
-def seconds_per_pass(model: nn.Module, x: Tensor, *, gradients: bool = True) -> tuple[float, float]:
+def seconds_per_pass(
+    model: Callable[[Tensor], Tensor], x: Tensor, *, gradients: bool = True
+) -> tuple[float, float]:
     """Seconds of one forward and of one backward of the batch `x: (B, C, H, W)`, from a short trial.
 
     The first call warms up (allocation, kernel choice) and is not counted; the faster of two others is.

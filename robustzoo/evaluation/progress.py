@@ -10,8 +10,10 @@ from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Column
 
+from robustzoo.cards.statistics import Accuracy
 from robustzoo.evaluation.guards import EvaluationWarning
 
 # Seconds between two lines where there is no terminal.
@@ -24,7 +26,7 @@ class Reporter:
     Args:
         progress: True shows it, False is silent, and a function gets every message as a dict instead:
             {"event": "cost" | "note" | "warning", "text"} or {"event": "progress", "stage", "done", "total",
-            "robust", "worker"}.
+            "robust", "of", "rate", "seconds_left"}; see `update`.
         stream: where to write; a terminal gets a bar, anything else plain lines.
     """
 
@@ -33,14 +35,14 @@ class Reporter:
         self._shown = progress is True
         self._stream = stream or sys.stderr
         self._bar: Progress | None = None
-        self._tasks: dict[int | None, TaskID] = {}
+        self._task: TaskID | None = None
         self._last_line = time.monotonic()
         if self._shown and self._stream.isatty():
             columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
+                TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=8)),
+                BarColumn(bar_width=10),
                 MofNCompleteColumn(),
-                TimeElapsedColumn(),
+                TextColumn("{task.fields[more]}"),
             )
             self._bar = Progress(*columns, console=Console(file=self._stream), transient=True)
 
@@ -72,25 +74,41 @@ class Reporter:
             warnings.warn(text, EvaluationWarning, stacklevel=3)
 
     def update(
-        self, stage: str, done: int, total: int, robust: int | None = None, worker: int | None = None
+        self,
+        stage: str,
+        done: int,
+        total: int,
+        *,
+        robust: int | None = None,
+        of: int | None = None,
+        rate: float | None = None,
+        seconds_left: float | None = None,
     ) -> None:
-        """`done` of `total` samples of `stage` are finished, `robust` of them still robust.
+        """`done` of `total` samples of `stage` are finished, at `rate` a second.
 
-        With several processes, `worker` is the one that reports, about its own share.
+        robust: of the `of` samples that are classified, how many are correct and not broken so far.
+        seconds_left: until the end of the evaluation, at most.
         """
         if self._listener is not None:
-            counts = {"done": done, "total": total, "robust": robust, "worker": worker}
-            self._listener({"event": "progress", "stage": stage, **counts})
+            numbers = {"done": done, "total": total, "robust": robust, "of": of, "rate": rate}
+            self._listener({"event": "progress", "stage": stage, **numbers, "seconds_left": seconds_left})
             return
-        text = stage if worker is None else f"worker {worker} {stage}"
-        left = "" if robust is None else f"{robust} robust"
+        if self._bar is None and not (self._shown and time.monotonic() - self._last_line > _QUIET_SECONDS):
+            return
+        parts = [] if rate is None else [f"{rate:.3g}/s"]
+        if seconds_left is not None:
+            parts.append(f"at most {duration(seconds_left)} left")
+        if robust is not None and of:
+            accuracy = Accuracy.of(robust, of)
+            parts.append(f"robust {accuracy.percent} ({accuracy.interval})")
+        more = ", ".join(parts)
         if self._bar is not None:
-            if worker not in self._tasks:
-                self._tasks[worker] = self._bar.add_task(text, total=total, left=left)
-            self._bar.update(self._tasks[worker], description=text, completed=done, total=total, left=left)
-        elif self._shown and time.monotonic() - self._last_line > _QUIET_SECONDS:
+            if self._task is None:
+                self._task = self._bar.add_task(stage, total=total, more=more)
+            self._bar.update(self._task, description=stage, completed=done, total=total, more=more)
+        else:
             self._last_line = time.monotonic()
-            print(f"{text}: {done}/{total} {left}".rstrip(), file=self._stream, flush=True)
+            print(f"{stage}: {done}/{total} {more}".rstrip(), file=self._stream, flush=True)
 
 
 def estimate(seconds: float) -> str:

@@ -70,14 +70,14 @@ def replay(
         ]
     if witnesses is None:
         return found
-    fits = tuple(witnesses.pixels.shape[1:]) == tuple(dataset.image_shape)
+    fits = witnesses.image_shape == tuple(dataset.image_shape)
     known = set(indices) if fits else set()
     correct = set(found.clean_correct)
     row = {int(i): position for position, i in enumerate(witnesses.ids)}
     found.foreign = [i for i in row if i not in known]
     for chosen in _batches([i for i in row if i in known], batch_size):
         x, labels = _read(dataset, chosen)
-        points = torch.from_numpy(witnesses.pixels[[row[i] for i in chosen]])
+        points = torch.from_numpy(witnesses.points([row[i] for i in chosen]))
         within = inside(points, x, threat_model).tolist()
         here = leads(model, points, labels, batch_size, device).tolist()
         for i, legal, lead in zip(chosen, within, here, strict=True):

@@ -6,20 +6,20 @@ import multiprocessing
 import pickle
 import signal
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from robustzoo.attacks.autoattack import SampleResult, run_protocol
 from robustzoo.attacks.frozen import frozen
-from robustzoo.attacks.protocols import Protocol, protocol
+from robustzoo.evaluation.findings import Finding, decode, encode
+from robustzoo.evaluation.ledger import Ledger
 from robustzoo.evaluation.machine import placed, strict_arithmetic
-from robustzoo.registry import ThreatModel
+from robustzoo.evaluation.stages import Stages
+from robustzoo.evaluation.work import ModelFolder, Work
 
 _NAME = "robustzoo worker"
 _GUARD = (
@@ -42,62 +42,32 @@ def refuse_in_worker() -> None:
         raise WorkerError(f"this process is a worker of an evaluation, not the one that called it: {_GUARD}")
 
 
-@dataclass(frozen=True)
-class Work:
-    """Everything a process needs beside the model: what to attack and how. Arguments as of `run_protocol`."""
+def run_here(model: nn.Module, work: Work, ledger: Ledger, record: Callable[[list[Finding]], None]) -> None:
+    """Do in this process all that the ledger has left.
 
-    dataset: Any
-    protocol_name: str
-    threat_model: ThreatModel
-    num_classes: int
-    seed: int
-    micro_batch_size: int
-    device: str
-
-    @property
-    def protocol(self) -> Protocol:
-        """Made anew from its name wherever it is needed: it is data, and small."""
-        return protocol(self.protocol_name, self.threat_model, self.num_classes)
+    Args:
+        model: frozen, on the work's device.
+        record: called with each batch of findings; enters them into the ledger.
+    """
+    stages = Stages(model, work)
+    while (stage := ledger.startable()) is not None:
+        for findings in stages.run(stage, iter(partial(ledger.take, stage), None)):
+            record(findings)
 
 
-@dataclass(frozen=True)
-class ModelFolder:
-    """A model that each process reads from disk, refused unless the weights have this hash."""
-
-    path: Path
-    sha256: str
-
-
-def run_share(
-    model: nn.Module, work: Work, ids: Sequence[int], progress: Callable[[dict], None]
-) -> list[SampleResult]:
-    """Attack samples `ids` in this process, on the model as it is."""
-    return run_protocol(
-        model,
-        work.dataset,
-        ids,
-        work.protocol,
-        work.threat_model,
-        work.num_classes,
-        seed=work.seed,
-        micro_batch_size=work.micro_batch_size,
-        device=torch.device(work.device),
-        progress=progress,
-    )
-
-
-def run_shares(
+def run_in_workers(
     model: nn.Module | ModelFolder,
     work: Work,
-    ids: Sequence[int],
+    ledger: Ledger,
     workers: int,
-    progress: Callable[[int, dict], None],
-) -> list[SampleResult]:
-    """Deal `ids` out to `workers` new processes, one by one in turn, and return all results sorted by id.
+    record: Callable[[list[Finding]], None],
+) -> None:
+    """Do in `workers` new processes all that the ledger has left. They share its queues: each takes a sample
+    when a lane of its own is free, so that none is idle while samples wait.
 
     Args:
         model: a folder to read, or a module that pickle can send.
-        progress: called with (worker number, its progress message).
+        record: as in `run_here`.
 
     Raises:
         WorkerError: model or data cannot be sent to another process; a process failed or was killed. The
@@ -106,7 +76,6 @@ def run_shares(
     payload = _dumps((model, work))
     # Spawn, not fork: a forked process inherits torch's thread pools and CUDA state in a broken condition.
     context = multiprocessing.get_context("spawn")
-    shares = [list(ids[number::workers]) for number in range(workers)]
     processes: list[multiprocessing.process.BaseProcess] = []
     pipes: list[Connection] = []
     try:
@@ -119,9 +88,9 @@ def run_shares(
             theirs.close()  # so that the death of the process reads as end of file here
             processes.append(process)
             pipes.append(ours)
-        for process, pipe, share in zip(processes, pipes, shares, strict=True):
-            _send(pipe, payload, share, process)
-        results = _collect(processes, pipes, shares, progress)
+        for process, pipe in zip(processes, pipes, strict=True):
+            _send(pipe, payload, process)
+        _deal(processes, pipes, ledger, record)
         for process in processes:
             process.join()
     finally:
@@ -131,7 +100,6 @@ def run_shares(
             process.join()
         for pipe in pipes:
             pipe.close()
-    return sorted(results, key=lambda result: result.id)
 
 
 def _dumps(what: tuple[nn.Module | ModelFolder, Work]) -> bytes:
@@ -146,69 +114,74 @@ def _dumps(what: tuple[nn.Module | ModelFolder, Work]) -> bytes:
         ) from error
 
 
-def _send(
-    pipe: Connection, payload: bytes, share: list[int], process: multiprocessing.process.BaseProcess
-) -> None:
+def _send(pipe: Connection, payload: bytes, process: multiprocessing.process.BaseProcess) -> None:
     try:
         pipe.send_bytes(payload)
-        pipe.send(share)
     except (BrokenPipeError, ConnectionResetError):
-        raise _death(process, share) from None
+        raise _death(process) from None
 
 
-def _collect(
+def _deal(
     processes: list[multiprocessing.process.BaseProcess],
     pipes: list[Connection],
-    shares: list[list[int]],
-    progress: Callable[[int, dict], None],
-) -> list[SampleResult]:
-    """Wait for every process; the first failure ends the wait."""
-    results: list[SampleResult] = []
-    waiting = {pipe: number for number, pipe in enumerate(pipes)}
-    while waiting:
-        for pipe in wait(list(waiting)):
-            number = waiting[pipe]
+    ledger: Ledger,
+    record: Callable[[list[Finding]], None],
+) -> None:
+    """Answer what the processes ask until nothing is left; the first failure ends it.
+
+    A process asks which stage to start, then for one sample of it after the other, and sends its findings in
+    between. One that asks for a stage while none can start waits for the findings of the others.
+    """
+    numbers = {pipe: number for number, pipe in enumerate(pipes)}
+    idle: list[Connection] = []
+    while not (ledger.finished and len(idle) == len(pipes)):
+        for pipe in wait(pipes):
+            process = processes[numbers[pipe]]
             try:
                 kind, content = pickle.loads(pipe.recv_bytes())
             except (EOFError, ConnectionResetError):
-                raise _death(processes[number], shares[number]) from None
+                raise _death(process) from None
             if kind == "failed":
-                raise WorkerError(
-                    f"{processes[number].name} failed; nothing was written. Its traceback:\n{content}"
-                )
-            if kind == "done":
-                results += content
-                del waiting[pipe]
+                raise WorkerError(f"{process.name} failed. Its traceback:\n{content}")
+            if kind == "found":
+                record(decode(content)[0])
+            elif kind == "take":
+                _send(pipe, pickle.dumps(ledger.take(content)), process)
             else:
-                progress(number, content)
-    return results
+                idle.append(pipe)
+        while idle and (stage := ledger.startable()) is not None:
+            pipe = idle.pop(0)
+            _send(pipe, pickle.dumps(stage), processes[numbers[pipe]])
+    for pipe in idle:
+        _send(pipe, pickle.dumps(None), processes[numbers[pipe]])
 
 
-def _death(process: multiprocessing.process.BaseProcess, share: list[int]) -> WorkerError:
+def _death(process: multiprocessing.process.BaseProcess) -> WorkerError:
     process.join(timeout=5)
     code = process.exitcode
     if code is not None and code < 0:
-        reason = f"was killed by {signal.Signals(-code).name} (often: out of memory)"
-    else:
         return WorkerError(
-            f"{process.name} ended with exit code {code} before its result; nothing was written. The likely "
-            f"cause: {_GUARD}. Its own message stands on standard error"
+            f"{process.name} was killed by {signal.Signals(-code).name} (often: out of memory). Try again "
+            "with fewer workers or a smaller micro-batch"
         )
     return WorkerError(
-        f"{process.name} {reason}, with {len(share)} samples to do; nothing was written. Try again with "
-        "fewer workers or a smaller micro-batch"
+        f"{process.name} ended with exit code {code} before its result. The likely cause: {_GUARD}. Its own "
+        "message stands on standard error"
     )
 
 
 def _work_in_process(pipe: Connection) -> None:
-    """Body of a worker process: read model, work and ids; answer progress, then results or a traceback."""
+    """Body of a worker process: read model and work, then run the stages that it is told to."""
 
-    def answer(kind: str, content: Any) -> None:
+    def answer(kind: str, content: Any = None) -> None:
         pipe.send_bytes(pickle.dumps((kind, content)))
+
+    def ask(kind: str, content: Any = None) -> Any:
+        answer(kind, content)
+        return pickle.loads(pipe.recv_bytes())
 
     try:
         model, work = pickle.loads(pipe.recv_bytes())
-        ids = pipe.recv()
         device = torch.device(work.device)
         with strict_arithmetic(device):
             if isinstance(model, ModelFolder):
@@ -217,8 +190,10 @@ def _work_in_process(pipe: Connection) -> None:
 
                 model = read_folder(model.path, model.sha256, check_logits=False)
             with placed(model, device), frozen(model):
-                results = run_share(model, work, ids, lambda message: answer("progress", message))
-        answer("done", results)
+                stages = Stages(model, work)
+                while (stage := ask("next")) is not None:
+                    for findings in stages.run(stage, iter(partial(ask, "take", stage), None)):
+                        answer("found", encode(findings, {}))
     except Exception:
         # The parent decides what to do; a broken pipe means that it is gone and nobody is left to tell.
         try:

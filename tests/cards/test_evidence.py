@@ -10,8 +10,12 @@ import jsonschema
 import numpy as np
 import pytest
 
-from robustzoo.cards import BrokenBy, Evidence, EvidenceError
+from robustzoo.cards import BrokenBy, Claim, Evidence, EvidenceError, lint_card, render_card
 from robustzoo.cards.evidence_rules import schema
+from robustzoo.cards.published import all_evidence
+from robustzoo.registry.recipes import recipe as named_recipe
+
+NAME = "vit_micro2.digits_linf.trades_trh"
 
 
 def test_counts_and_accuracies_follow_from_the_samples(evidence):
@@ -91,7 +95,7 @@ def test_key_says_which_evaluation_it_is(sections, evidence):
 def test_the_schema_is_a_schema_and_describes_every_part():
     rules = schema()
     jsonschema.Draft202012Validator.check_schema(rules)
-    assert set(rules["required"]) == set(rules["properties"])
+    assert set(rules["properties"]) - set(rules["required"]) == {"search", "smaller_epsilons", "shard"}
     for name in ("model", "protocol", "dataset", "samples", "counts", "passes", "witnesses", "run"):
         assert rules["properties"][name]["description"]
 
@@ -173,6 +177,17 @@ BAD = [
     (_set("robust_accuracy", "low", 0.2), "robust_accuracy.low", "give 0.1"),
     (_set("robust_accuracy", "high", 0.9), "robust_accuracy.high", "give 0.7"),
     (_set("witnesses", "count", 5), "witnesses.count", "5 witnesses for 4"),
+    (_set("search", {"precision": "fp8", "compiled": False}), "search.precision", "fp8"),
+    (_set("smaller_epsilons", ["1/20", "1/10"]), "smaller_epsilons[1]", "ascending"),
+    (_set("smaller_epsilons", ["1/20", "1/30"]), "smaller_epsilons[0]", "ascending"),
+    (_set("samples", 1, "broken_by", "epsilon", "1/20"), "samples[1].broken_by.epsilon", "there are none"),
+    (_set("samples", 1, "micro_batch_size", 64), "samples[1].micro_batch_size", "smaller than the run's 64"),
+    (
+        _set("shard", {"index": 1, "count": 2, "weights": "e" * 64}),
+        "samples",
+        "not in both: [3, 9, 15, 21, 27]",
+    ),
+    (_set("shard", {"index": 2, "count": 1, "weights": "e" * 64}), "shard.index", "expected 1..1"),
 ]
 
 
@@ -259,3 +274,42 @@ def test_build_shares_nothing_with_its_caller(sections):
     built.validate()
     assert built.doc["model"]["name"] != "other"
     assert built.doc["dataset"]["image_shape"] == [1, 8, 8]
+
+
+def _shard(sections, index: int, count: int) -> Evidence:
+    whole = sections()
+    return Evidence.build(
+        **{
+            **whole,
+            "samples": whole["samples"][index - 1 :: count],
+            "shard": {"index": index, "count": count, "weights": "e" * 64},
+            "witnesses": None,
+        }
+    )
+
+
+def test_a_shard_is_no_result(sections, evidence, tmp_path):
+    shard = _shard(sections, 2, 3)
+    assert shard.is_shard and not evidence.is_shard
+    assert [s["id"] for s in shard.doc["samples"]] == [3, 12, 21]
+    assert shard.doc["dataset"] == evidence.doc["dataset"] and shard.key() != evidence.key()
+    words = "shard 2 of 3, a part of an evaluation and no result; merge .*robustzoo evidence merge"
+    with pytest.raises(EvidenceError, match=words):
+        Claim.from_evidence(shard)
+    (problem,) = lint_card(render_card(named_recipe(NAME), evidence, "c" * 64), named_recipe(NAME), shard)
+    assert "a part of an evaluation" in problem
+    with pytest.raises(EvidenceError, match=words):
+        render_card(named_recipe(NAME), shard, "c" * 64)
+    shard.save(tmp_path / "evidence" / "e.json")
+    with pytest.raises(EvidenceError, match=f"(?s)e.json: .*{words}"):
+        all_evidence(tmp_path)
+
+
+def test_what_is_not_the_rule_is_stated_alone(sections, evidence):
+    assert not {"search", "smaller_epsilons", "shard"} & set(evidence.doc)
+    given = sections(search={"precision": "bf16", "compiled": True}, smaller_epsilons=["1/30", "1/20"])
+    given["samples"][1]["broken_by"]["epsilon"] = "1/20"
+    given["samples"][2]["micro_batch_size"] = 8
+    stated = Evidence.build(**given)
+    assert stated.key() != evidence.key() and stated.key()["smaller_epsilons"] == ["1/30", "1/20"]
+    assert [v.broken_by.epsilon for v in stated.verdicts if v.broken_by][:2] == ["1/20", None]

@@ -20,7 +20,7 @@ def feed(reporter: Reporter) -> None:
     with reporter:
         reporter.say("cost: little", "cost")
         for done in range(1, 4):
-            reporter.update("apgd-ce", done, 3, robust=2, worker=1)
+            reporter.update("apgd-ce", done, 3, robust=2, of=4, rate=0.25, seconds_left=70.0)
 
 
 def test_a_log_gets_lines_now_and_then(monkeypatch):
@@ -29,13 +29,14 @@ def test_a_log_gets_lines_now_and_then(monkeypatch):
     assert stream.getvalue() == "cost: little\n"
     monkeypatch.setattr(progress, "_QUIET_SECONDS", -1.0)
     feed(Reporter(True, stream))
-    assert "worker 1 apgd-ce: 3/3 2 robust\n" in stream.getvalue()
+    line = "apgd-ce: 3/3 0.25/s, at most 70 s left, robust 50.0 % (6.8 to 93.2 %)\n"
+    assert line in stream.getvalue()
 
 
 def test_a_terminal_gets_a_bar():
     stream = Terminal()
     feed(Reporter(True, stream))
-    assert "cost: little" in stream.getvalue() and "worker 1 apgd-ce" in stream.getvalue()
+    assert "cost: little" in stream.getvalue() and "apgd-ce" in stream.getvalue()
 
 
 def test_silence_and_a_listener(capsys):
@@ -50,7 +51,9 @@ def test_silence_and_a_listener(capsys):
         "done": 3,
         "total": 3,
         "robust": 2,
-        "worker": 1,
+        "of": 4,
+        "rate": 0.25,
+        "seconds_left": 70.0,
     }
 
 

@@ -15,7 +15,9 @@ from torch import nn
 
 from robustzoo.data import TensorSource
 from robustzoo.evaluation.evaluator import evaluate
-from robustzoo.evaluation.workers import Work, WorkerError, run_shares
+from robustzoo.evaluation.ledger import Ledger
+from robustzoo.evaluation.work import Work
+from robustzoo.evaluation.workers import WorkerError, run_in_workers
 from robustzoo.registry import ThreatModel
 
 X = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -25,6 +27,11 @@ Y = torch.zeros(8, dtype=torch.int64)
 def work() -> Work:
     data = TensorSource(X, Y, num_classes=10)
     return Work(data, "pgd-2", ThreatModel.parse("linf:1/100"), 10, 0, 4, "cpu")
+
+
+def ledger(work: Work) -> Ledger:
+    attacks = [member.attack for member in work.protocol.members]
+    return Ledger(range(len(work.dataset)), attacks, work.micro_batch_size)
 
 
 def test_a_model_that_pickle_refuses_is_explained(tmp_path):
@@ -59,15 +66,13 @@ def test_a_script_without_the_main_guard_is_told_and_runs_nothing_twice(tmp_path
 def test_a_failing_worker_passes_its_traceback_on(linear):
     few_classes = replace(work(), num_classes=3, dataset=TensorSource(X, Y + 5, num_classes=10))
     with pytest.raises(WorkerError, match=r"(?s)worker 0 failed.*ValueError: sample 0 has label 5"):
-        run_shares(linear, few_classes, range(8), 1, lambda number, message: None)
+        run_in_workers(linear, few_classes, ledger(few_classes), 1, lambda findings: None)
     assert not multiprocessing.active_children()
 
 
 def test_a_killed_worker_is_reported_and_the_others_are_stopped(linear):
-    def kill_one(number: int, message: dict) -> None:
-        for process in multiprocessing.active_children():
-            if process.name == f"robustzoo worker {number}":
-                os.kill(process.pid, signal.SIGKILL)
+    def kill_one(findings) -> None:
+        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
     with torch.no_grad():
         labels = linear(X).argmax(1)
@@ -78,5 +83,5 @@ def test_a_killed_worker_is_reported_and_the_others_are_stopped(linear):
         threat_model=ThreatModel.parse("linf:1/10000"),
     )
     with pytest.raises(WorkerError, match="killed by SIGKILL"):
-        run_shares(linear, long, range(8), 2, kill_one)
+        run_in_workers(linear, long, ledger(long), 2, kill_one)
     assert not multiprocessing.active_children()

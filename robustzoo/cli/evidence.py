@@ -1,0 +1,29 @@
+"""`robustzoo evidence`: what is done with Evidence files that are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def evidence() -> None:
+    """Work with the Evidence files of evaluations."""
+
+
+@evidence.command()
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER...", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the merged evidence.")
+def merge(folders: tuple[Path, ...], out: Path) -> None:
+    """Merge the shards in each FOLDER (`robustzoo evaluate --shard i/n`) into the Evidence of the whole.
+
+    Shards may come in any order and from several machines. The result is what a single run would have
+    written; a shard that is missing, there twice, or of another evaluation is an error that names it.
+    """
+    from robustzoo.evaluation.evidence_files import with_witnesses
+    from robustzoo.evaluation.merging import merge as run
+    from robustzoo.evaluation.report import report
+
+    for path in run(folders, out):
+        click.echo(f"wrote {path}\n\n{report(with_witnesses(path))}")

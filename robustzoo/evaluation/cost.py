@@ -1,0 +1,58 @@
+"""What an evaluation will cost, before it starts: passes from the protocol, seconds from a short trial."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from robustzoo.attacks.protocols import Member, Protocol
+from robustzoo.evaluation import machine
+from robustzoo.evaluation.progress import estimate
+from robustzoo.evaluation.work import Work
+
+
+def cost_line(
+    model: nn.Module,
+    x: Tensor,
+    work: Work,
+    count: int,
+    workers: int,
+    measured: tuple[float, float] | None = None,
+) -> str:
+    """What the run costs at most, in passes and (from a short trial on `x: (C, H, W)`) in seconds.
+
+    Args:
+        measured: seconds of a forward and of a backward of a micro-batch, where a trial has been made.
+    """
+    forwards, backwards = passes_at_most(work.protocol)
+    if measured is None:
+        batch = x.expand(work.micro_batch_size, *x.shape).to(work.device)
+        measured = machine.seconds_per_pass(model, batch, gradients=backwards > 0)
+    forward, backward = measured
+    seconds = (forwards * forward + backwards * backward) * count / work.micro_batch_size / workers
+    return (
+        f"{work.protocol.name} on {count} images: at most {count * forwards:,} forwards and "
+        f"{count * backwards:,} backwards, {estimate(seconds)} if all stay robust "
+        f"({workers} process{'es' if workers > 1 else ''}, micro-batch {work.micro_batch_size}, "
+        f"{work.device})"
+    )
+
+
+def passes_at_most(protocol: Protocol) -> tuple[int, int]:
+    """(forwards, backwards) that a sample costs at most.
+
+    One forward for the clean image and one for the second look at the point that breaks it, then what every
+    member costs (see `member_passes`).
+    """
+    costs = [member_passes(member) for member in protocol.members]
+    return 2 + sum(forwards for forwards, _ in costs), sum(backwards for _, backwards in costs)
+
+
+def member_passes(member: Member) -> tuple[int, int]:
+    """(forwards, backwards) that a sample costs at most which the member does not break.
+
+    An attempt of I iterations evaluates its start and I points, all but the last with a gradient. FAB may
+    look at a second point per iteration, Square needs no gradient.
+    """
+    steps = member.attempts * member.iterations
+    forwards = member.attempts + steps * (2 if member.algorithm == "fab" else 1)
+    return forwards, 0 if member.algorithm == "square" else steps

@@ -1,0 +1,125 @@
+"""From an evaluation to its Evidence: which evaluation it is, and what its ledger says in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import robustzoo
+from robustzoo.cards.evidence import Evidence
+from robustzoo.data import Subset
+from robustzoo.evaluation.findings import Broken
+from robustzoo.evaluation.guards import GuardError
+from robustzoo.evaluation.ledger import Carried, Ledger
+from robustzoo.evaluation.sharding import Shard
+from robustzoo.evaluation.work import Work
+from robustzoo.registry import ThreatModel
+
+
+def terms_of(
+    model: dict[str, Any],
+    work: Work,
+    subset: Subset,
+    weights: str,
+    shard: Shard | None,
+    smaller: Evidence | None,
+) -> dict[str, Any]:
+    """Which evaluation this is, as Evidence states it: known before the attack.
+
+    Args:
+        model: {"name", "sha256"}. weights: digest of the weights in memory, for a shard.
+        smaller: the Evidence that is carried over from a smaller epsilon.
+    """
+    dataset = work.dataset
+    terms: dict[str, Any] = {
+        "model": model,
+        "threat_model": {"norm": work.threat_model.norm, "epsilon": work.threat_model.epsilon_text},
+        "protocol": work.protocol.to_json(),
+        "dataset": {
+            "id": dataset.key,
+            "split": dataset.split,
+            "subset": subset.id,
+            "num_classes": work.num_classes,
+            "image_shape": list(dataset.image_shape),
+            "indices": subset.indices,
+            "digest": subset.digest,
+        },
+        "seed": work.seed,
+        "micro_batch_size": work.micro_batch_size,
+    }
+    if work.precision != "float32" or work.compiled:
+        terms["search"] = {"precision": work.precision, "compiled": work.compiled}
+    if smaller is not None:
+        before = smaller.doc.get("smaller_epsilons", [])
+        terms["smaller_epsilons"] = [*before, smaller.doc["threat_model"]["epsilon"]]
+    if shard is not None:
+        terms["shard"] = {"index": shard.index, "count": shard.count, "weights": weights}
+    return terms
+
+
+def journal_key(terms: dict[str, Any], weights: str, fingerprint: dict[str, Any]) -> dict[str, Any]:
+    """What must be equal for an evaluation to go on from a journal: all that its result may depend on."""
+    optional = dict.fromkeys(("search", "smaller_epsilons", "shard"))
+    return {
+        **optional,
+        **terms,
+        "weights": weights,
+        "fingerprint": fingerprint,
+        "robustzoo": robustzoo.__version__,
+    }
+
+
+def evidence_of(terms: dict[str, Any], ledger: Ledger, run: dict[str, Any]) -> Evidence:
+    """The document, once the ledger is finished; its witnesses are in memory alone."""
+    threat = terms["threat_model"]
+    evidence = Evidence.build(
+        **{**terms, "threat_model": f"{threat['norm']}:{threat['epsilon']}"},
+        samples=ledger.samples(),
+        passes=ledger.passes,
+        run=run,
+    )
+    evidence.witness_set = ledger.witnesses(terms["dataset"]["image_shape"])
+    return evidence
+
+
+def carried_from(smaller: Evidence | None, threat_model: ThreatModel) -> dict[int, Carried]:
+    """Sample id -> what broke it at the smaller epsilon of `smaller`, and so breaks it at this one.
+
+    Raises:
+        GuardError: another norm, an epsilon that is not smaller, or an Evidence without its witnesses.
+    """
+    if smaller is None:
+        return {}
+    there = smaller.threat_model
+    if there.norm != threat_model.norm or there.epsilon >= threat_model.epsilon:
+        raise GuardError(
+            f"the smaller threat model is {there}; expected {threat_model.norm} below {threat_model}"
+        )
+    witnesses = smaller.witness_set
+    rows = {} if witnesses is None else {int(i): row for row, i in enumerate(witnesses.ids)}
+    carried = {}
+    for verdict in smaller.verdicts:
+        by = verdict.broken_by
+        if by is None:
+            continue
+        if witnesses is None or verdict.id not in rows:
+            raise GuardError(
+                f"the Evidence for {there} has no witness for sample {verdict.id}, which it calls broken; "
+                "expected its witness file beside it: measure it again"
+            )
+        row = rows[verdict.id]
+        found = Broken(
+            by.target, by.restart, by.iteration, witnesses.stored(row), float(witnesses.margins[row])
+        )
+        carried[verdict.id] = Carried(by.attack, found, by.epsilon or there.epsilon_text)
+    return carried
+
+
+def require_same_but_epsilon(smaller: Evidence, terms: dict[str, Any]) -> None:
+    """Raise GuardError unless `smaller` differs from the evaluation of `terms` in its epsilon alone."""
+    there = smaller.key()
+    for term in ("model", "protocol", "dataset", "seed", "micro_batch_size", "search", "shard"):
+        if there.get(term) != terms.get(term):
+            raise GuardError(
+                f"the evaluation at {smaller.threat_model} differs from this one in its "
+                f"{term.replace('_', ' ')}; expected all but epsilon to be equal along a curve"
+            )

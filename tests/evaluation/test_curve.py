@@ -1,0 +1,142 @@
+"""Curves over epsilon and tables over threat models."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from robustzoo.cards import Evidence
+from robustzoo.data import load_dataset
+from robustzoo.evaluation import curve as curve_module
+from robustzoo.evaluation.cross_norm import evaluate_threat_models
+from robustzoo.evaluation.curve import evaluate_curve
+from robustzoo.evaluation.evaluator import evaluate
+from robustzoo.evaluation.guards import GuardError
+from robustzoo.evaluation.ranks import evaluate_on_rank
+from robustzoo.evaluation.sharding import Rank
+from robustzoo.evaluation.witnessing import inside, leads
+from robustzoo.registry import ThreatModel
+
+OPTIONS = {"n": 24, "micro_batch_size": 6, "progress": False}
+EPSILONS = ("1/10", "1/40", "1/20")
+
+
+@pytest.fixture(scope="module")
+def curve(linear):
+    return evaluate_curve(linear, "digits", EPSILONS, "linf:1/10", "pgd-5", **OPTIONS)
+
+
+def test_epsilons_ascend_and_accuracy_falls(curve):
+    assert [p.threat_model.epsilon_text for p in curve.points] == ["1/40", "1/20", "1/10"]
+    robust = [p.robust_accuracy.correct for p in curve.points]
+    assert robust == sorted(robust, reverse=True) and robust[-1] < robust[0]
+    assert len({p.clean_accuracy for p in curve.points}) == 1
+
+
+def test_what_fools_at_a_smaller_epsilon_is_not_attacked_again(curve, linear):
+    first, second, third = curve.points
+    assert "smaller_epsilons" not in first.doc and third.doc["smaller_epsilons"] == ["1/40", "1/20"]
+    broken = {v.id: v for v in first.verdicts if v.broken_by}
+    for point in (second, third):
+        for verdict in point.verdicts:
+            if verdict.id in broken:
+                assert verdict.broken_by.epsilon == "1/40"
+                assert verdict.broken_by.iteration == broken[verdict.id].broken_by.iteration
+    # The same without carrying: as strict, but for what only the smaller search found.
+    alone = evaluate(linear, "digits", "linf:1/10", "pgd-5", **OPTIONS)
+    assert alone.robust_accuracy.correct >= third.robust_accuracy.correct
+    assert third.doc["passes"]["backward"] < alone.doc["passes"]["backward"]
+
+
+def test_every_point_has_witnesses_of_its_own_ball(curve, linear):
+    data = load_dataset("digits")
+    for point in curve.points:
+        broken = [v for v in point.verdicts if v.broken_by]
+        witnesses = point.witness_set
+        assert witnesses.ids.tolist() == [v.id for v in broken]
+        points = torch.from_numpy(witnesses.pixels)
+        clean = torch.stack([data[v.id][0] for v in broken])
+        assert inside(points, clean, point.threat_model).all()
+        assert (leads(linear, points, [v.label for v in broken], 5, torch.device("cpu")) > 0).all()
+
+
+def test_files_of_a_curve_are_kept_and_used_again(linear, curve, tmp_path, monkeypatch):
+    found = evaluate_curve(linear, "digits", EPSILONS, "linf:1/10", "pgd-5", out=tmp_path, **OPTIONS)
+    for here, there in zip(found.points, curve.points, strict=True):
+        assert here.doc["samples"] == there.doc["samples"]
+    assert json.loads((tmp_path / "curve-linf.json").read_text()) == found.to_json() == curve.to_json()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "curve-linf.json",
+        "linf-1_10",
+        "linf-1_20",
+        "linf-1_40",
+    ]
+    for path in tmp_path.glob("*/evidence/*.json"):
+        assert Evidence.load(path).deterministic_bytes()
+    monkeypatch.setattr("robustzoo.evaluation.evaluator._attack", lambda *_: pytest.fail("attacked again"))
+    again = evaluate_curve(linear, "digits", EPSILONS, "linf:1/10", "pgd-5", out=tmp_path, **OPTIONS)
+    assert [p.doc for p in again.points] == [p.doc for p in found.points]
+
+
+def test_the_table_of_a_curve_names_every_epsilon(curve):
+    lines = curve.text().splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["0", "1/40", "1/20", "1/10"]
+    assert str(curve.points[0].robust_accuracy) in lines[3]
+
+
+@pytest.mark.parametrize(("epsilons", "words"), [((), "empty"), (("1/10", "0.1"), "each once")])
+def test_epsilons_that_make_no_curve_are_refused(linear, epsilons, words):
+    with pytest.raises(GuardError, match=words):
+        evaluate_curve(linear, "digits", epsilons, "linf:1/10", "pgd-5", **OPTIONS)
+
+
+def test_only_the_same_evaluation_may_be_carried_over(linear, curve):
+    first = curve.points[0]
+    for options, words in (
+        ({"threat_model": "l2:1"}, "the smaller threat model is linf:1/40; expected l2 below l2:1"),
+        ({"threat_model": "linf:1/40"}, "expected linf below"),
+        ({"protocol": "pgd-6"}, "differs from this one in its protocol"),
+        ({"seed": 1}, "in its seed"),
+    ):
+        arguments = {"threat_model": "linf:1/10", "protocol": "pgd-5", **OPTIONS, **options}
+        with pytest.raises(GuardError, match=words):
+            evaluate(linear, "digits", smaller=first, **arguments)
+
+
+def test_ranks_make_a_curve_too(linear, curve, tmp_path):
+    found = [
+        evaluate_curve(
+            linear, "digits", EPSILONS, "linf:1/10", "pgd-5", out=tmp_path, rank=Rank(i, 2, i), **OPTIONS
+        )
+        for i in (1, 0)
+    ]
+    assert found[0] is None
+    for here, there in zip(found[1].points, curve.points, strict=True):
+        assert here.deterministic_bytes() != b"" and here.doc["samples"] == there.doc["samples"]
+
+
+def test_ranks_need_a_common_folder_and_no_shards(linear):
+    with pytest.raises(GuardError, match="2 ranks would each keep a part"):
+        evaluate_on_rank(Rank(0, 2, 0), linear, "digits", "linf:1/10", "pgd-5", **OPTIONS)
+    with pytest.raises(GuardError, match="a shard and ranks"):
+        evaluate_on_rank(Rank(0, 2, 0), linear, "digits", "linf:1/10", "pgd-5", out="x", shard="1/2")
+
+
+def test_one_model_under_several_threat_models(linear, tmp_path):
+    threats = ("linf:1/20", "l2:1/2")
+    table = evaluate_threat_models(linear, "digits", threats, "pgd-5", out=tmp_path, **OPTIONS)
+    alone = [evaluate(linear, "digits", threat, "pgd-5", **OPTIONS) for threat in threats]
+    assert [one.doc["samples"] for one in table.evidence] == [one.doc["samples"] for one in alone]
+    both = [{v.id for v in one.verdicts if v.robust} for one in alone]
+    assert table.union.correct == len(both[0] & both[1]) <= min(map(len, both))
+    document = json.loads((tmp_path / "cross-norm.json").read_text())
+    assert document == table.to_json() and list(document["robust_accuracy"]) == sorted(threats)
+    assert "all of them" in table.text() and all(threat in table.text() for threat in threats)
+    with pytest.raises(GuardError, match="each once"):
+        evaluate_threat_models(linear, "digits", ("linf:1/10", "linf:0.1"), "pgd-5", **OPTIONS)
+
+
+def test_folders_are_named_by_norm_and_epsilon(tmp_path):
+    assert curve_module.folder_of(ThreatModel.parse("l2:0.5"), tmp_path).name == "l2-1_2"

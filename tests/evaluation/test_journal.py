@@ -1,0 +1,247 @@
+"""An interrupted evaluation goes on from its journal and ends in the bytes of one that was not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from robustzoo.attacks.autoattack import Clean
+from robustzoo.cards import Evidence
+from robustzoo.evaluation.evaluator import evaluate
+from robustzoo.evaluation.findings import Broken, Finding
+from robustzoo.evaluation.guards import GuardError
+from robustzoo.evaluation.journal import Journal, stored_key
+
+KEY = {"seed": 0, "model": {"name": "a", "sha256": None}, "dataset": {"indices": [0, 1]}}
+FINDINGS = [
+    Finding(0, 0, 4, 1, clean=Clean(0, 3, 3, (1, 2))),
+    Finding(1, 0, 4, 1, clean=Clean(1, 2, 0, (0, 1))),
+    Finding(0, 1, 2, 8, 7, True),
+    Finding(0, 2, 4, 3, 2, broken=Broken(2, 0, 5, np.arange(12, dtype=np.uint8).reshape(3, 2, 2), 0.1)),
+    Finding(2, 1, 4, 3, 2, broken=Broken(None, 0, 0, np.full((1, 1, 2), 0.3, np.float32), 1e-5)),
+]
+
+
+def same(one: Finding, other: Finding) -> bool:
+    points = [None if f.broken is None else f.broken.point for f in (one, other)]
+    if points[0] is None or points[1] is None:
+        return one == other
+    texts = [
+        (f.id, f.stage, f.size, f.forwards, f.backwards, f.broken.target, f.broken.iteration, f.broken.lead)
+        for f in (one, other)
+    ]
+    return texts[0] == texts[1] and points[0].dtype == points[1].dtype and np.array_equal(*points)
+
+
+def written(path, batches) -> None:
+    with Journal(path, KEY) as journal:
+        for batch in batches:
+            journal.append(batch)
+
+
+def test_what_was_appended_is_read_back(tmp_path):
+    path = tmp_path / "new" / "j"
+    written(path, [FINDINGS[:2]])
+    written(path, [FINDINGS[2:4], FINDINGS[4:]])
+    with Journal(path, KEY) as journal:
+        assert len(journal.findings) == 5 and all(map(same, journal.findings, FINDINGS))
+        assert journal.sessions == 2 and journal.elapsed >= 0
+        journal.remove()
+    assert not path.exists() and stored_key(path) is None
+
+
+def test_a_journal_that_holds_nothing_leaves_no_file(tmp_path):
+    with Journal(tmp_path / "j", KEY) as journal:
+        journal.append([])
+    with Journal(None, KEY) as journal:
+        journal.append(FINDINGS)
+        journal.remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_torn_tail_is_dropped_wherever_it_was_cut(tmp_path):
+    path = tmp_path / "j"
+    ends = [0]
+    for batch in (FINDINGS[:2], FINDINGS[2:4], FINDINGS[4:]):
+        written(path, [batch])
+        ends.append(path.stat().st_size)
+    content = path.read_bytes()
+    near = {end + offset for end in ends for offset in range(-9, 10)}
+    for cut in sorted(cut for cut in near | set(range(0, len(content), 97)) if 0 <= cut < len(content)):
+        path.write_bytes(content[:cut])
+        whole = sum(end <= cut for end in ends[1:])
+        with Journal(path, KEY) as journal:
+            assert len(journal.findings) == [0, 2, 4, 5][whole]
+            journal.append(FINDINGS[4:])
+        with Journal(path, KEY) as journal:
+            assert same(journal.findings[-1], FINDINGS[4]) and len(journal.findings) == [1, 3, 5][whole]
+
+
+def test_a_changed_byte_is_noticed(tmp_path):
+    path = tmp_path / "j"
+    written(path, [FINDINGS[:2], FINDINGS[2:]])
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with Journal(path, KEY) as journal:
+        assert len(journal.findings) == 2
+
+
+def test_another_evaluation_is_refused_until_it_may_be_discarded(tmp_path):
+    path = tmp_path / "j"
+    written(path, [FINDINGS[:2]])
+    with pytest.raises(GuardError, match=r"another evaluation: seed 0 there, 1 here.*--restart"):
+        Journal(path, {**KEY, "seed": 1})
+    path.write_bytes(b"something else, and longer than a few bytes")
+    with pytest.raises(GuardError, match=r"no journal of this version: start over.*--restart"):
+        Journal(path, KEY)
+    with Journal(path, KEY, restart=True) as journal:
+        assert journal.findings == [] and not path.exists()
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def stop_after(events: int):
+    """A progress function that ends the evaluation at its so-manyth batch of findings."""
+    left = [events]
+
+    def listen(message: dict) -> None:
+        if message["event"] == "progress":
+            left[0] -= 1
+            if not left[0]:
+                raise Killed
+
+    return listen
+
+
+def run(model, out, progress=False, **options) -> Evidence:
+    options = {"n": 24, "micro_batch_size": 4, "protocol": "apgd-ce", **options}
+    return evaluate(model, "digits", "linf:1/20", out=out, progress=progress, **options)
+
+
+def contents(folder) -> dict[str, bytes]:
+    """What an evaluation wrote, without the Evidence's `run`."""
+    return {
+        path.name: Evidence.load(path).deterministic_bytes() if path.suffix == ".json" else path.read_bytes()
+        for path in (folder / "evidence").iterdir()
+    }
+
+
+def test_an_interrupted_evaluation_goes_on_and_gives_the_same_bytes(linear, tmp_path):
+    expected = run(linear, tmp_path / "once")
+    out, interruptions = tmp_path / "again", 0
+    events: list[dict] = []
+
+    def listen_until(stop):
+        return lambda message: (events.append(message), stop(message))
+
+    while True:
+        events.clear()
+        try:
+            found = run(linear, out, listen_until(stop_after(2)))
+            break
+        except Killed:
+            interruptions += 1
+            assert [path.suffix for path in (out / "evidence").iterdir()] == [".journal"]
+    assert interruptions > 4
+    assert any("going on from" in event.get("text", "") for event in events)
+    assert contents(out) == contents(tmp_path / "once") and len(contents(out)) == 2
+    assert found.doc["run"]["sessions"] == interruptions + 1
+    assert "sessions" not in expected.doc["run"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"seed": 1}, "seed 0 there, 1 here"),
+        ({"micro_batch_size": 8}, "micro batch size 4 there, 8 here"),
+        ({"precision": "bf16"}, "search none there"),
+        ({"name": "other"}, "model differs in name"),
+    ],
+    ids=str,
+)
+def test_a_journal_of_other_terms_is_refused(linear, tmp_path, options, words):
+    with pytest.raises(Killed):
+        run(linear, tmp_path, stop_after(3))
+    with pytest.raises(GuardError, match=rf"another evaluation: {words}.*--restart"):
+        run(linear, tmp_path, **options)
+    assert run(linear, tmp_path, restart=True, **options).doc["counts"]["n"] == 24
+    assert not list((tmp_path / "evidence").glob("*.journal"))
+
+
+def test_other_weights_under_the_same_name_are_another_evaluation(linear, tmp_path):
+    with pytest.raises(Killed):
+        run(linear, tmp_path, stop_after(3))
+    other = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+    other.load_state_dict(linear.state_dict())
+    assert run(other, tmp_path / "b").doc["counts"]["n"] == 24
+    with torch.no_grad():
+        other[1].bias[0] += 1e-3
+    with pytest.raises(GuardError, match="another evaluation: weights"):
+        run(other, tmp_path)
+
+
+def test_the_micro_batch_of_a_journal_is_kept_where_none_is_asked_for(linear, tmp_path):
+    with pytest.raises(Killed):
+        run(linear, tmp_path, stop_after(3))
+    assert run(linear, tmp_path, micro_batch_size=None).doc["micro_batch_size"] == 4
+
+
+SCRIPT = """
+import sys, robustzoo
+if __name__ == "__main__":
+    model = robustzoo.load("vit_micro2.digits_linf.at_base")
+    robustzoo.evaluate(
+        model, "digits", None, "apgd-ce", n={n}, micro_batch_size=2, out=sys.argv[1], progress=False,
+        workers=int(sys.argv[2]),
+    )
+"""
+
+
+def kill_while_it_runs(tmp_path, kills: int, n: int, workers: int) -> None:
+    """Kill -9 one evaluation `kills` times, each time after it has kept something, and let it end."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(n=n))
+
+    def start(out, processes: int) -> subprocess.Popen:
+        command = [sys.executable, str(script), str(out), str(processes)]
+        return subprocess.Popen(command, start_new_session=True)
+
+    assert start(tmp_path / "once", 1).wait(timeout=300) == 0
+    folder, killed = tmp_path / "again" / "evidence", 0
+    while killed < kills:
+        process = start(tmp_path / "again", workers)
+        before = sum(path.stat().st_size for path in folder.glob("*.journal"))
+        deadline = time.monotonic() + 120
+        while sum(path.stat().st_size for path in folder.glob("*.journal")) <= before:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.005)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        killed += 1
+    assert start(tmp_path / "again", workers).wait(timeout=300) == 0
+    assert contents(tmp_path / "again") == contents(tmp_path / "once")
+    (path,) = folder.glob("*.json")
+    assert Evidence.load(path).doc["run"]["sessions"] == kills + 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no kill -9 there")
+def test_a_killed_evaluation_goes_on(tmp_path):
+    kill_while_it_runs(tmp_path, kills=2, n=12, workers=1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no kill -9 there")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_evaluation_that_is_killed_twenty_times_gives_the_same_bytes(tmp_path, workers):
+    kill_while_it_runs(tmp_path, kills=20, n=80, workers=workers)
