@@ -9,15 +9,27 @@ import torch
 from torch import Tensor, nn
 
 from robustzoo.attacks.apgd import APGD
-from robustzoo.attacks.fab import FAB
+from robustzoo.attacks.apgd_l1 import APGDL1
+from robustzoo.attacks.fab import FAB, UntargetedFAB
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.lanes import Lanes, Outcome, Sample, Search, check_finite, predict, run_member
+from robustzoo.attacks.malt import MALT, MALTL1
+from robustzoo.attacks.members import MAX_CANDIDATES
 from robustzoo.attacks.pgd_member import PGD
-from robustzoo.attacks.protocols import MAX_TARGETS, Protocol, ProtocolError
+from robustzoo.attacks.protocols import Protocol, ProtocolError
 from robustzoo.attacks.square import Square
 from robustzoo.registry.threat_model import ThreatModel
 
-SEARCHES: dict[str, type[Search]] = {"apgd": APGD, "fab": FAB, "square": Square, "pgd": PGD}
+SEARCHES: dict[str, type[Search]] = {
+    "apgd": APGD,
+    "apgd-l1": APGDL1,
+    "malt": MALT,
+    "malt-l1": MALTL1,
+    "fab": FAB,
+    "fab-untargeted": UntargetedFAB,
+    "square": Square,
+    "pgd": PGD,
+}
 
 
 @dataclass(frozen=True)
@@ -97,7 +109,8 @@ def run_protocol(
     report = progress or (lambda event: None)
     with frozen(model):
         results, waiting = {}, []
-        for result, sample in _clean_pass(model, dataset, ids, lanes, num_classes):
+        draws = max(member.draws for member in protocol.members) if protocol.members else 1
+        for result, sample in _clean_pass(model, dataset, ids, lanes, num_classes, draws):
             results[result.id] = result
             waiting += [sample] if result.robust else []
             report({"stage": "clean", "done": len(results), "total": len(ids), "robust": len(waiting)})
@@ -118,10 +131,10 @@ def _device_of(model: nn.Module) -> torch.device:
 
 
 def _clean_pass(
-    model: nn.Module, dataset, ids: Sequence[int], lanes: Lanes, num_classes: int
+    model: nn.Module, dataset, ids: Sequence[int], lanes: Lanes, num_classes: int, draws: int
 ) -> Iterator[tuple[SampleResult, Sample]]:
-    """One forward per sample, in batches of the lanes' shape; its prediction and its ranking of the
-    targets."""
+    """One forward per sample (and draw of a random model), in batches of the lanes' shape; its prediction and
+    its ranking of the targets."""
     size = len(lanes.samples)
     batch, labels = lanes.x.clone(), torch.zeros_like(lanes.y)
     for first in range(0, len(ids), size):
@@ -131,7 +144,7 @@ def _clean_pass(
             if not 0 <= int(label) < num_classes:
                 raise ValueError(f"sample {i} has label {label}; expected 0 to {num_classes - 1}")
             batch[lane], labels[lane] = image.to(batch), int(label)
-        logits = predict(model, batch)
+        logits = predict(model, batch, draws)
         if logits.shape != (size, num_classes):
             expected = f"({size}, {num_classes})"
             raise ValueError(f"the model's output has shape {tuple(logits.shape)}; expected {expected}")
@@ -143,13 +156,13 @@ def _clean_pass(
         # The label last, the others by falling logit, ties by index: the order in which targets are tried.
         others = logits.scatter(1, labels.unsqueeze(1), -torch.inf)
         targets = others.sort(dim=1, descending=True, stable=True).indices[
-            :, : min(MAX_TARGETS, num_classes - 1)
+            :, : min(MAX_CANDIDATES, num_classes - 1)
         ]
         for lane, i in enumerate(chunk):
             label = int(labels[lane])
             correct = predicted[lane] == label
             yield (
-                SampleResult(i, label, predicted[lane], correct, None, None, None, 1, 0),
+                SampleResult(i, label, predicted[lane], correct, None, None, None, draws, 0),
                 Sample(i, label, tuple(targets[lane].tolist()), lambda i=i: dataset[i][0]),
             )
 

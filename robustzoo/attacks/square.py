@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from robustzoo import keyed_noise
+from robustzoo.attacks.bumps import Bumps
 from robustzoo.attacks.lanes import Lanes, Search, select
 from robustzoo.attacks.losses import margin
-from robustzoo.attacks.projections import per_sample, perturbation_norm, steepest_step
-from robustzoo.attacks.protocols import Member
+from robustzoo.attacks.members import Member
+from robustzoo.attacks.projections import per_sample, perturbation_norm, project, steepest_step
 
 # p is halved after these queries; the schedule of 10,000 queries, also where fewer are asked.
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
@@ -27,8 +28,8 @@ _CHUNK = 250
 def side(query: int, p_init: float, shape: tuple[int, ...], norm: str) -> int:
     """Side of the square of the query-th proposal (from 0) for images of `shape: (C, H, W)`.
 
-    Linf: sqrt(p H W), rounded, at least 1. L2: at least 3 and made odd. Never more than the image's shorter
-    side.
+    Linf: sqrt(p H W), rounded, at least 1. L2 and L1: at least 3 and made odd. Never more than the image's
+    shorter side.
     """
     height, width = shape[-2:]
     p = p_init / 2 ** sum(query > at for at in HALVINGS)
@@ -60,7 +61,7 @@ class Square(Search):
         if norm == "linf":
             self.lower, self.upper = self.points.clone(), self.points.clone()
         else:
-            self.bumps = Bumps(sorted(set(sides)), height, width, device)
+            self.bumps = Bumps(sorted(set(sides)), height, width, device, norm)
 
     def begin(self, starting: Tensor) -> None:
         x = self.lanes.x
@@ -84,10 +85,10 @@ class Square(Search):
         self.best = select(improved, self.points, self.best)
         exhausted = self.iteration >= self.member.iterations
         going = self.lanes.active & ~exhausted
-        if self.norm == "l2":
+        if self.norm != "linf":
             self._redraw(going.nonzero().squeeze(1))
             numbers = self.drawn[self.lane, self.iteration % _CHUNK]
-            self.points = self._propose_l2(self.sides[self.iteration], numbers)
+            self.points = self._propose_bump(self.sides[self.iteration], numbers)
             self.iteration = (self.iteration + 1).clamp_max(self.member.iterations)
             return exhausted
         return exhausted | self._next_linf(going)
@@ -146,88 +147,35 @@ class Square(Search):
         face = torch.where(numbers[:, 2:, None, None] < 0.5, self.lower[lanes], self.upper[lanes])
         return torch.where(window, face, self.best[lanes])
 
-    def _propose_l2(self, sides: Tensor, numbers: Tensor) -> Tensor:
+    def _propose_bump(self, sides: Tensor, numbers: Tensor) -> Tensor:
         """Move the norm of one window, and what is unused of eps, into a signed bump in another."""
-        x = self.lanes.x
+        x, l2 = self.lanes.x, self.norm == "l2"
         delta = self.best - x
         down, right, window = self._window(sides, numbers[:, 0], numbers[:, 1])
         other = self._window(sides, numbers[:, 2], numbers[:, 3])[2]
         sign = torch.where(numbers[:, 5:, None, None] < 0.5, -1.0, 1.0)
         bump = self.bumps.at(sides, numbers[:, 4] < 0.5, down, right).unsqueeze(1) * sign
         old = torch.where(window, delta, 0.0)
-        bump = torch.where(window, bump + old / (_plane_norm(old) + 1e-12), 0.0)
-        unused = (self.eps**2 - perturbation_norm(delta, "l2").square()).clamp_min(0.0) / x.shape[1]
-        freed = _plane_norm(torch.where(window | other, delta, 0.0)).square()
-        bump = bump / (_plane_norm(bump) + 1e-12) * (per_sample(unused, x) + freed).sqrt()
+        bump = torch.where(window, bump + old / (self._plane_norm(old) + 1e-12), 0.0)
+        freed = self._plane_norm(torch.where(window | other, delta, 0.0))
+        used = perturbation_norm(delta, self.norm)
+        if l2:
+            unused = (self.eps**2 - used.square()).clamp_min(0.0) / x.shape[1]
+            length = (per_sample(unused, x) + freed.square()).sqrt()
+        else:
+            unused = (self.eps - used).clamp_min(0.0)
+            length = per_sample(unused, x) + freed * x.shape[1]
+        bump = bump / (self._plane_norm(bump) + 1e-12) * length
         return self._at_eps(torch.where(window, bump, torch.where(other, 0.0, delta)))
 
     def _at_eps(self, delta: Tensor) -> Tensor:
-        """The point at distance eps from the image in direction delta: (L, C, H, W), clamped to the box."""
-        return (self.lanes.x + self.eps * steepest_step(delta, "l2")).clamp(0.0, 1.0)
+        """A point of ball and box, (L, C, H, W): L2 at distance eps from the image in direction delta,
+        clamped to the box; L1 the nearest to x + delta."""
+        x = self.lanes.x
+        if self.norm == "l1":
+            return project(x + delta, x, self.norm, self.eps)
+        return (x + self.eps * steepest_step(delta, self.norm)).clamp(0.0, 1.0)
 
-
-def _plane_norm(delta: Tensor) -> Tensor:
-    """L2 norm of every channel's plane, (L, C, 1, 1)."""
-    return torch.linalg.vector_norm(delta, dim=(2, 3), keepdim=True)
-
-
-def bump(s: int) -> Tensor:
-    """The L2 attack's shape (s, s), of norm 1: a positive hill above a negative one (its section 3.4)."""
-    shape = torch.cat((_hill(s // 2, s), -_hill(s - s // 2, s)))
-    return shape / torch.linalg.vector_norm(shape)
-
-
-def _hill(height: int, width: int) -> Tensor:
-    """(height, width) of norm 1, falling from its centre c in squares: sum over k >= |ij - c|_inf of 1 / (k +
-    1)^2."""
-    if height == 0:
-        return torch.zeros(0, width)
-    levels = max(height, width) // 2 + 1
-    tails = (1.0 / torch.arange(1, levels + 1, dtype=torch.float64).square()).flip(0).cumsum(0).flip(0)
-    down = (torch.arange(height) - height // 2).abs().unsqueeze(1)
-    right = (torch.arange(width) - width // 2).abs().unsqueeze(0)
-    hill = tails[torch.maximum(down, right)]
-    return (hill / torch.linalg.vector_norm(hill)).float()
-
-
-class Bumps:
-    """All bumps that a run needs, on one grid, so that lanes with different sides are served in one
-    look-up."""
-
-    def __init__(self, sides: list[int], height: int, width: int, device: torch.device) -> None:
-        largest = max(sides)
-        bank = torch.zeros(len(sides), 2, largest, largest)
-        self.position = torch.zeros(largest + 1, dtype=torch.int64)
-        for i, s in enumerate(sides):
-            bank[i, 0, :s, :s] = bump(s)
-            bank[i, 1, :s, :s] = bump(s).T
-            self.position[s] = i
-        self.bank, self.position, self.largest = bank.to(device), self.position.to(device), largest
-        # The start tiles the image with bumps of a fifth of its height, centred.
-        s = max(height // 5, 1)
-        s = min(s, width)
-        rows, columns = height // s, width // s
-        self.tiles = rows * columns
-        i = torch.arange(height) - (height - rows * s) // 2
-        j = torch.arange(width) - (width - columns * s) // 2
-        inside = ((i >= 0) & (i < rows * s)).unsqueeze(1) & ((j >= 0) & (j < columns * s)).unsqueeze(0)
-        tile = i.div(s, rounding_mode="floor").unsqueeze(1) * columns + j.div(s, rounding_mode="floor")
-        one = bump(s)
-        tiled = torch.stack([shape[i.remainder(s)][:, j.remainder(s)] for shape in (one, one.T)])
-        self.tile = tile.masked_fill(~inside, 0).to(device)
-        self.tiled = tiled.masked_fill(~inside, 0.0).to(device)
-
-    def at(self, sides: Tensor, upright: Tensor, down: Tensor, right: Tensor) -> Tensor:
-        """(L, H, W): each lane's bump at its window's offsets `down: (L, H)`, `right: (L, W)`; garbage
-        outside."""
-        row = down.clamp(0, self.largest - 1).unsqueeze(2)
-        column = right.clamp(0, self.largest - 1).unsqueeze(1)
-        which = self.position[sides][:, None, None], upright.long()[:, None, None]
-        return self.bank[which[0], which[1], row, column]
-
-    def grid(self, noise: Tensor) -> Tensor:
-        """The start (L, C, H, W) from noise (L, 1 + C, tiles) in [0, 1): orientation, then a sign per
-        channel."""
-        coin = (noise < 0.5)[:, :, self.tile]
-        base = torch.where(coin[:, :1], self.tiled[0], self.tiled[1])
-        return torch.where(coin[:, 1:], base, -base)
+    def _plane_norm(self, delta: Tensor) -> Tensor:
+        """The norm of every channel's plane, (L, C, 1, 1)."""
+        return torch.linalg.vector_norm(delta, ord=1 if self.norm == "l1" else 2, dim=(2, 3), keepdim=True)

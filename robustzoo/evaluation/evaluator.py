@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from robustzoo.attacks.autoattack import SampleResult
 from robustzoo.attacks.frozen import frozen
-from robustzoo.attacks.protocols import Protocol
+from robustzoo.attacks.protocols import RANDOM_MODELS, Protocol
 from robustzoo.attacks.protocols import protocol as make_protocol
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.witnesses import Witnesses
@@ -147,7 +147,9 @@ def evaluate(
     ):
         dataset = open_samples(data, model, data_root)
         probe = probe_images(read_probe(dataset)).to(device)
-        num_classes = check_forward(model, probe, gradients=protocol != "square")
+        num_classes = check_forward(
+            model, probe, gradients=protocol != "square", random=protocol == RANDOM_MODELS
+        )
         if dataset.labels is not None:  # known without reading the images; else checked as they are read
             check_labels(dataset.labels, num_classes)
         make_protocol(protocol, threat_model, num_classes)  # refused before the images are read
@@ -209,16 +211,12 @@ def cost_line(model: nn.Module, x: Tensor, work: Work, count: int, workers: int)
 def passes_at_most(protocol: Protocol) -> tuple[int, int]:
     """(forwards, backwards) that a sample costs at most.
 
-    One forward for the clean image and one for the second look at the point that breaks it; an attempt of I
-    iterations evaluates its start and I points, all but the last with a gradient. FAB may look
-    at a second point per iteration, Square needs no gradient.
+    One forward for the clean image and one for the second look at the point that breaks it (each for every
+    draw of a random model), and what every member needs: see `Member.passes`.
     """
-    forwards, backwards = 2, 0
-    for member in protocol.members:
-        steps = member.attempts * member.iterations
-        forwards += member.attempts + steps * (2 if member.algorithm == "fab" else 1)
-        backwards += 0 if member.algorithm == "square" else steps
-    return forwards, backwards
+    draws = max((member.draws for member in protocol.members), default=1)
+    passes = [member.passes for member in protocol.members]
+    return 2 * draws + sum(forward for forward, _ in passes), sum(backward for _, backward in passes)
 
 
 def _attack(

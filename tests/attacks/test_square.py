@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from robustzoo.attacks.autoattack import run_protocol
+from robustzoo.attacks.bumps import Bumps, bump
 from robustzoo.attacks.lanes import Lanes
 from robustzoo.attacks.projections import in_ball, perturbation_norm
 from robustzoo.attacks.protocols import protocol
-from robustzoo.attacks.square import _CHUNK, Bumps, Square, bump, side
+from robustzoo.attacks.square import _CHUNK, Square, side
 from robustzoo.registry.threat_model import ThreatModel
 
 
