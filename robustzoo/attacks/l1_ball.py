@@ -31,6 +31,9 @@ def nearest_in_l1_ball(x_adv: Tensor, x: Tensor, eps: float | Tensor) -> Tensor:
     level = _level(size, room, radius)
     kept = torch.minimum((size - level).clamp_min(0.0), room)
     moved = (start + torch.sign(delta) * kept).to(x_adv.dtype)
+    # Rounded towards x: the roundings of many equal steps would add up and leave the ball.
+    inward = torch.nextafter(moved, x.flatten(1))
+    moved = torch.where((moved.double() - start).abs() > kept, inward, moved)
     return torch.where(level > 0, moved, x_adv.flatten(1)).clamp(0.0, 1.0).view_as(x)
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from robustzoo.attacks.l1_ball import nearest_in_l1_ball, sparse_step
 
 NORMS = ("linf", "l2", "l1")
-# A float32 point at distance eps is, rounded, up to 2e-6 eps beyond it (L2, 224 x 224; L1 less) and would not
-# count: attacks on these norms keep to this share of the budget.
+# A float32 point at L2 distance eps is, rounded, up to 2e-6 eps beyond it (224 x 224) and would not count.
 _SAFE_SHARE = 1.0 - 4e-6
 
 
@@ -55,7 +54,7 @@ def dual_norm(grad: Tensor, norm: str) -> Tensor:
 
 def safe_radius(norm: str, eps: float) -> float:
     """The radius to search within, so that float32 points count as inside the budget eps."""
-    return eps if norm == "linf" else eps * _SAFE_SHARE
+    return eps * _SAFE_SHARE if norm == "l2" else eps
 
 
 def project(x_adv: Tensor, x: Tensor, norm: str, eps: float | Tensor) -> Tensor:
