@@ -7,8 +7,8 @@ from torch import Tensor
 
 from robustzoo import keyed_noise
 from robustzoo.attacks.lanes import Lanes, Search, select
+from robustzoo.attacks.members import Member
 from robustzoo.attacks.projections import per_sample, perturbation_norm, project, steepest_step
-from robustzoo.attacks.protocols import Member
 
 
 def checkpoints(member: Member) -> list[int]:
@@ -28,11 +28,14 @@ def checkpoints(member: Member) -> list[int]:
 def scaled_start(x: Tensor, norm: str, eps: float, noise: Tensor) -> Tensor:
     """A random point on the sphere of radius eps around `x: (B, ...)`, clamped to [0, 1].
 
-    noise: (B, ...), Linf: uniform in [0, 1), recentred and scaled until its largest entry is eps; L2: normal.
+    noise: (B, ...), Linf: uniform in [0, 1), recentred and scaled until its largest entry is eps; L2 and L1:
+    normal, scaled.
     """
     if norm == "linf":
         centred = 2.0 * noise - 1.0
         direction = centred / per_sample(perturbation_norm(centred, norm) + 1e-12, x)
+    elif norm == "l1":
+        direction = noise / per_sample(perturbation_norm(noise, norm) + 1e-12, x)
     else:
         direction = steepest_step(noise, norm)
     return (x + eps * direction).clamp(0.0, 1.0)

@@ -14,15 +14,27 @@ import torch
 from torch import Tensor, nn
 
 from robustzoo.attacks.apgd import APGD
-from robustzoo.attacks.fab import FAB
+from robustzoo.attacks.apgd_l1 import APGDL1
+from robustzoo.attacks.fab import FAB, UntargetedFAB
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.lanes import Lanes, Outcome, Sample, Search, check_finite, predict, run_member
+from robustzoo.attacks.malt import MALT, MALTL1
+from robustzoo.attacks.members import MAX_CANDIDATES
 from robustzoo.attacks.pgd_member import PGD
-from robustzoo.attacks.protocols import MAX_TARGETS, Protocol, ProtocolError
+from robustzoo.attacks.protocols import Protocol, ProtocolError
 from robustzoo.attacks.square import Square
 from robustzoo.registry.threat_model import ThreatModel
 
-SEARCHES: dict[str, type[Search]] = {"apgd": APGD, "fab": FAB, "square": Square, "pgd": PGD}
+SEARCHES: dict[str, type[Search]] = {
+    "apgd": APGD,
+    "apgd-l1": APGDL1,
+    "malt": MALT,
+    "malt-l1": MALTL1,
+    "fab": FAB,
+    "fab-untargeted": UntargetedFAB,
+    "square": Square,
+    "pgd": PGD,
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +50,8 @@ class BrokenBy:
 
 @dataclass(frozen=True)
 class Clean:
-    """A sample before any attack. targets: the other classes by falling logit, at most 9 of them."""
+    """A sample before any attack. targets: the other classes by falling logit, as many as a
+    search may look at."""
 
     id: int
     label: int
@@ -120,10 +133,11 @@ def run_protocol(
     report = progress or (lambda event: None)
     with frozen(model):
         results, waiting = {}, []
-        for cleans in clean_pass(model, dataset, ids, lanes, num_classes):
+        draws = protocol.draws
+        for cleans in clean_pass(model, dataset, ids, lanes, num_classes, draws):
             for clean in cleans:
                 results[clean.id] = SampleResult(
-                    clean.id, clean.label, clean.predicted, clean.correct, None, None, None, 1, 0
+                    clean.id, clean.label, clean.predicted, clean.correct, None, None, None, draws, 0
                 )
                 waiting += [clean.waiting(dataset)] if clean.correct else []
                 report({"stage": "clean", "done": len(results), "total": len(ids), "robust": len(waiting)})
@@ -144,9 +158,10 @@ def _device_of(model: nn.Module) -> torch.device:
 
 
 def clean_pass(
-    model: nn.Module, dataset, ids: Iterable[int], lanes: Lanes, num_classes: int
+    model: nn.Module, dataset, ids: Iterable[int], lanes: Lanes, num_classes: int, draws: int = 1
 ) -> Iterator[list[Clean]]:
-    """One forward per sample, in batches of the lanes' shape: predictions and rankings of the targets.
+    """One forward per sample (and draw of a random model), in batches of the lanes' shape: predictions and
+    rankings of the targets.
 
     Raises:
         ValueError: a label outside [0, num_classes), wrong logits shape. NonFiniteLogits: naming the samples.
@@ -159,7 +174,7 @@ def clean_pass(
             if not 0 <= int(label) < num_classes:
                 raise ValueError(f"sample {i} has label {label}; expected 0 to {num_classes - 1}")
             batch[lane], labels[lane] = image.to(batch), int(label)
-        logits = predict(model, batch)
+        logits = predict(model, batch, draws)
         if logits.shape != (size, num_classes):
             expected = f"({size}, {num_classes})"
             raise ValueError(f"the model's output has shape {tuple(logits.shape)}; expected {expected}")
@@ -170,7 +185,7 @@ def clean_pass(
         predicted, labelled = logits.argmax(1).tolist(), labels.tolist()
         # The label last, the others by falling logit, ties by index: the order in which targets are tried.
         others = logits.scatter(1, labels.unsqueeze(1), -torch.inf).sort(dim=1, descending=True, stable=True)
-        targets = others.indices[:, : min(MAX_TARGETS, num_classes - 1)].tolist()
+        targets = others.indices[:, : min(MAX_CANDIDATES, num_classes - 1)].tolist()
         yield [
             Clean(i, labelled[lane], predicted[lane], tuple(targets[lane])) for lane, i in enumerate(chunk)
         ]

@@ -1,21 +1,29 @@
-"""FAB-T (Croce & Hein 2020, "Minimally distorted adversarial examples"): walk along the decision boundary."""
+"""FAB (Croce & Hein 2020, "Minimally distorted adversarial examples"): walk along the decision boundary."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from robustzoo import keyed_noise
+from robustzoo.attacks.apgd import scaled_start
 from robustzoo.attacks.hyperplane import toward_hyperplane
-from robustzoo.attacks.lanes import Lanes, Search, select
-from robustzoo.attacks.projections import per_sample, perturbation_norm
-from robustzoo.attacks.protocols import Member
+from robustzoo.attacks.lanes import Lanes, Search, gradient, select
+from robustzoo.attacks.losses import targeted_margin
+from robustzoo.attacks.members import Member
+from robustzoo.attacks.projections import dual_norm, per_sample, perturbation_norm
 
 
 class FAB(Search):
-    """Each iteration linearises z_t - z_y at its point, steps to where it vanishes, and looks at the new
-    point: one that fools outside the budget is drawn back towards the image. One that fools inside it ends
-    the attempt, so all lanes are in the same half of an iteration at all times, whichever way attempts
-    end."""
+    """FAB-T. Each iteration linearises z_t - z_y at its point, steps to where it vanishes, and looks at the
+    new point: one that fools outside the budget is drawn back towards the image. One that fools inside it
+    ends the attempt, so all lanes are in the same half of an iteration at all times, whichever way attempts
+    end.
+
+    The look is a forward of its own. It could serve as the next linearisation where the point did not fool,
+    but of the points of a robust image 97 to 99 % do fool (digits, Linf and L2), and a batch with both kinds
+    would need the gradient of all.
+    """
 
     def __init__(self, member: Member, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
         super().__init__(member, lanes, norm, eps, seed)
@@ -51,3 +59,37 @@ class FAB(Search):
         alpha = per_sample((length_here / (length_here + length_there)).clamp_max(constants["alpha_max"]), x)
         eta = constants["eta"]
         return ((points + eta * here) * (1 - alpha) + (x + eta * there) * alpha).clamp(0.0, 1.0)
+
+
+class UntargetedFAB(FAB):
+    """Linearises every boundary of the label's region and steps to the nearest of them: one gradient for each
+    other class. Restarts begin at distance eps / 2 from the image."""
+
+    def begin(self, starting: Tensor) -> None:
+        super().begin(starting)
+        again = starting & (self.lanes.attempt > 0)
+        if again.any():
+            noise = self.draw(
+                again,
+                keyed_noise.uniform if self.norm == "linf" else keyed_noise.normal,
+                tuple(self.points.shape[1:]),
+            )
+            start = scaled_start(self.lanes.x, self.norm, 0.5 * self.budget, noise)
+            self.points = select(again, start, self.points)
+
+    def gradient(self, logits: Tensor, loss: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+        """z_k - z_y and its gradient, for the class k whose linearised boundary is the nearest."""
+        y, classes = self.lanes.y, logits.shape[1]
+        nearest, best_loss, best_grad = torch.full_like(loss, torch.inf), loss.detach(), None
+        for rank in range(classes - 1):
+            other = rank + (y <= rank).long()  # skips the label
+            with torch.enable_grad():
+                difference = targeted_margin(logits, y, other)
+            grad = gradient(difference, points, keep=rank + 2 < classes)
+            difference = difference.detach()
+            distance = difference.abs() / (dual_norm(grad, self.norm) + 1e-12)
+            nearer = distance < nearest
+            nearest = torch.where(nearer, distance, nearest)
+            best_loss = torch.where(nearer, difference, best_loss)
+            best_grad = grad if best_grad is None else select(nearer, grad, best_grad)
+        return best_loss, best_grad

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from robustzoo.attacks.losses import attack_loss, margin
-from robustzoo.attacks.projections import in_ball, per_sample
-from robustzoo.attacks.protocols import Member
+from robustzoo.attacks.members import Member
+from robustzoo.attacks.projections import in_ball, per_sample, safe_radius
 
 
 class NonFiniteLogits(ValueError):
@@ -107,8 +107,7 @@ class Search(ABC):
     def __init__(self, member: Member, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
         self.member, self.lanes, self.norm, self.seed = member, lanes, norm, seed
         self.budget = eps
-        # A float32 point at L2 distance eps is up to 2e-6 eps beyond it (224 x 224), and would not count.
-        self.eps = eps * (1.0 - 4e-6) if norm == "l2" else eps
+        self.eps = safe_radius(norm, eps)
         self.points = lanes.x.clone()
         self.iteration = torch.zeros_like(lanes.y)
 
@@ -131,6 +130,11 @@ class Search(ABC):
         """The member's loss per lane, (L,)."""
         return attack_loss(self.member.loss, logits, self.lanes.y, self.lanes.target)
 
+    def gradient(self, logits: Tensor, loss: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+        """What the search climbs, (L,), and its gradient at `points: (L, C, H, W)`, in `member.gradients`
+        backwards."""
+        return loss, gradient(loss, points)
+
     def draw(
         self, starting: Tensor, noise: Callable[..., Tensor], shape: tuple[int, ...], part: str = ""
     ) -> Tensor:
@@ -148,10 +152,13 @@ def select(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(per_sample(mask, new), new, old)
 
 
-def predict(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Logits (L, K) without any record for gradients."""
+def predict(model: Callable[[Tensor], Tensor], x: Tensor, draws: int = 1) -> Tensor:
+    """Logits (L, K) without any record for gradients; their mean over `draws` forwards of a random model."""
     with torch.inference_mode():
-        return model(x)
+        logits = model(x)
+        for _ in range(draws - 1):
+            logits = logits + model(x)
+        return logits if draws == 1 else logits / draws
 
 
 @torch.no_grad()
@@ -179,28 +186,10 @@ def run_member(
         _refill(lanes, lane, member, queue, starting)
     search.begin(starting)
     while lanes.active.any():
-        points, wants = search.points, None
-        if search.differentiates:
-            points = points.detach().requires_grad_()
-            with torch.enable_grad():
-                logits = model(points)
-                loss = search.loss(logits)
-            wants = search.wants_gradient() & lanes.active
-        else:
-            logits, loss = predict(model, points), None
-        lanes.forwards += lanes.active
-        fooled, margins = _look(judge or model, search, points.detach(), logits.detach())
-        grad = None
-        if wants is not None:
-            wants &= ~fooled
-            if wants.any():
-                grad = _gradient(loss, points)
-                lanes.slope |= wants & (grad != 0).flatten(1).any(1)
-            lanes.backwards += wants
-            loss = loss.detach()
+        points = search.points.detach()
+        logits, loss, grad, fooled, margins = _ask(model, judge or model, search, points)
         iterations = search.iteration
-        witnesses = points.detach()
-        exhausted = search.advance(logits.detach(), loss, grad)
+        exhausted = search.advance(logits, loss, grad)
         over = ((fooled | exhausted) & lanes.active).nonzero().squeeze(1).tolist()
         if not over:
             continue
@@ -217,7 +206,7 @@ def run_member(
                 target=int(lanes.target[lane]) if member.targets else None,
                 restart=attempt % member.restarts,
                 iteration=int(iterations[lane]),
-                point=witnesses[lane].cpu().clone() if broken else None,
+                point=points[lane].cpu().clone() if broken else None,
                 margin=float(margins[lane]) if broken else None,
                 forwards=int(lanes.forwards[lane]),
                 backwards=int(lanes.backwards[lane]),
@@ -229,12 +218,65 @@ def run_member(
             search.begin(starting)
 
 
-def _gradient(loss: Tensor, points: Tensor) -> Tensor:
+def _ask(
+    model: Callable[[Tensor], Tensor], judge: Callable[[Tensor], Tensor], search: Search, points: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor]:
+    """The network's answer at `points`: logits, loss and gradient where asked for, and what `_look` gives."""
+    lanes, draws = search.lanes, search.member.draws
+    if not search.differentiates:
+        logits = predict(model, points, draws)
+        lanes.forwards += lanes.active * draws
+        return logits, None, None, *_look(judge, search, points, logits)
+    wants = search.wants_gradient() & lanes.active
+    if draws > 1:
+        logits, loss, grad = _expected(model, search, points, bool(wants.any()))
+        looked = _look(judge, search, points, logits)
+    else:
+        points = points.requires_grad_()
+        with torch.enable_grad():
+            logits = model(points)
+            loss = search.loss(logits)
+        looked, grad = _look(judge, search, points.detach(), logits.detach()), None
+        wants &= ~looked[0]
+        if wants.any():
+            loss, grad = search.gradient(logits, loss, points)
+        points.requires_grad_(False)
+        logits, loss = logits.detach(), loss.detach()
+    lanes.forwards += lanes.active * draws
+    lanes.backwards += wants * (draws * search.member.gradients)
+    if grad is not None:
+        lanes.slope |= wants & (grad != 0).flatten(1).any(1)
+    return logits, loss, grad, *looked
+
+
+def _expected(
+    model: Callable[[Tensor], Tensor], search: Search, points: Tensor, wanted: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Logits, loss and (where wanted) gradient, each the mean over the draws of a random model."""
+    draws = search.member.draws
+    sums: list[Tensor] = []
+    for _ in range(draws):
+        here = points.clone().requires_grad_()
+        with torch.enable_grad():
+            logits = model(here)
+            loss = search.loss(logits)
+        drawn = [
+            logits.detach(),
+            loss.detach(),
+            *([search.gradient(logits, loss, here)[1]] if wanted else []),
+        ]
+        sums = [total + part for total, part in zip(sums, drawn, strict=True)] if sums else drawn
+    means = [total / draws for total in sums]
+    return means[0], means[1], means[2] if wanted else None
+
+
+def gradient(loss: Tensor, points: Tensor, keep: bool = False) -> Tensor:
     """d loss_i / d points_i for every lane, (L, C, H, W); zero where the loss does not depend on the
-    points."""
+    points. keep: the graph, for another gradient."""
     if not loss.requires_grad:
         return torch.zeros_like(points)
-    return torch.autograd.grad(loss, points, torch.ones_like(loss), materialize_grads=True)[0]
+    ones = torch.ones_like(loss)
+    return torch.autograd.grad(loss, points, ones, retain_graph=keep, materialize_grads=True)[0]
 
 
 def _refill(lanes: Lanes, lane: int, member: Member, queue: Iterator[Sample], starting: Tensor) -> None:
@@ -259,8 +301,8 @@ def _look(
     if fooled.any():
         fooled &= in_ball(points, lanes.x, search.norm, search.budget)
     if fooled.any():
-        again = predict(judge, points)
-        lanes.forwards += fooled
+        again = predict(judge, points, search.member.draws)
+        lanes.forwards += fooled * search.member.draws
         margins = margin(again, lanes.y)
         fooled &= again.argmax(1) != lanes.y
     return fooled, margins

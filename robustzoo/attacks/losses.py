@@ -47,7 +47,7 @@ def attack_loss(name: str, logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
     """
     if name == "cross-entropy":
         return F.cross_entropy(logits, y, reduction="none")
-    if name == "margin":
+    if name in ("margin", "nearest-boundary"):  # the latter also weighs gradients: see fab.py
         return -margin(logits, y)
     if name == "dlr":
         return dlr(logits, y)

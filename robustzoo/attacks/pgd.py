@@ -73,12 +73,11 @@ def uniform_start(
     """
     x = at_least_float32(x)
     norm, shape = threat_model.norm, tuple(x.shape[1:])
-    if norm == "l2":
-        noise = keyed_noise.normal(seed, ids, purpose, shape, index=index, device=x.device)
+    draw = keyed_noise.normal if norm == "l2" else keyed_noise.uniform
+    noise, radius = draw(seed, ids, purpose, shape, index=index, device=x.device), None
+    if norm != "linf":
         radius = keyed_noise.uniform(seed, ids, f"{purpose}/radius", (), index=index, device=x.device)
-        return random_start(x, norm, threat_model.eps, noise.to(x.dtype), radius)
-    noise = keyed_noise.uniform(seed, ids, purpose, shape, index=index, device=x.device)
-    return random_start(x, norm, threat_model.eps, noise.to(x.dtype))
+    return random_start(x, norm, threat_model.eps, noise.to(x.dtype), radius)
 
 
 def at_least_float32(values: Tensor) -> Tensor:

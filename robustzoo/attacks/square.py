@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from robustzoo import keyed_noise
+from robustzoo.attacks.asked_proposals import AskedProposals
+from robustzoo.attacks.bumps import Bumps
 from robustzoo.attacks.lanes import Lanes, Search, select
 from robustzoo.attacks.losses import margin
-from robustzoo.attacks.projections import per_sample, perturbation_norm, steepest_step
-from robustzoo.attacks.protocols import Member
+from robustzoo.attacks.members import Member
+from robustzoo.attacks.projections import per_sample, perturbation_norm, project, steepest_step
 
 # p is halved after these queries; the schedule of 10,000 queries, also where fewer are asked.
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
@@ -27,8 +29,8 @@ _CHUNK = 250
 def side(query: int, p_init: float, shape: tuple[int, ...], norm: str) -> int:
     """Side of the square of the query-th proposal (from 0) for images of `shape: (C, H, W)`.
 
-    Linf: sqrt(p H W), rounded, at least 1. L2: at least 3 and made odd. Never more than the image's shorter
-    side.
+    Linf: sqrt(p H W), rounded, at least 1. L2 and L1: at least 3 and made odd. Never more than the image's
+    shorter side.
     """
     height, width = shape[-2:]
     p = p_init / 2 ** sum(query > at for at in HALVINGS)
@@ -44,23 +46,27 @@ class Square(Search):
 
     def __init__(self, member: Member, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
         super().__init__(member, lanes, norm, eps, seed)
-        channels, height, width = lanes.x.shape[1:]
-        device = lanes.x.device
-        sides = [
-            side(q, member.constants["p_init"], lanes.x.shape[1:], norm) for q in range(member.iterations)
-        ]
-        self.sides = torch.tensor([*sides, sides[-1]], device=device)
-        self.rows, self.columns = torch.arange(height, device=device), torch.arange(width, device=device)
-        self.best = self.points.clone()
-        self.margin_best = torch.zeros(len(lanes.y), device=device)
-        self.numbers = 2 + channels if norm == "linf" else 5 + channels
-        self.drawn = torch.zeros(len(lanes.y), _CHUNK, self.numbers, device=device)
+        channels, height, width = shape = tuple(lanes.x.shape[1:])
+        count, device = len(lanes.y), lanes.x.device
+        sides = [side(q, member.constants["p_init"], shape, norm) for q in range(member.iterations)]
         self.chunks = -(-member.iterations // _CHUNK)
-        self.lane = torch.arange(len(lanes.y), device=device)
+        padding = [sides[-1]] * (self.chunks * _CHUNK - member.iterations)
+        self.sides = torch.tensor([*sides, *padding], device=device).view(-1, _CHUNK)
+        self.rows, self.columns = torch.arange(height, device=device), torch.arange(width, device=device)
+        self.places = torch.arange(_CHUNK, device=device)
+        self.best = self.points.clone()
+        self.margin_best = torch.zeros(count, device=device)
+        # One chunk of proposals for every lane; a bump has a second window and an orientation.
+        windows = 1 if norm == "linf" else 2
+        self.corners = torch.zeros(count, _CHUNK, 2 * windows, dtype=torch.int64, device=device)
+        self.signs = torch.zeros(count, _CHUNK, channels, dtype=torch.bool, device=device)
+        self.upright = torch.zeros(count, _CHUNK, dtype=torch.bool, device=device)
+        self.keys = torch.zeros(count, _CHUNK, dtype=torch.int64, device=device)
+        self.asked = AskedProposals(count, sorted(set(sides)), shape, windows, device)
         if norm == "linf":
             self.lower, self.upper = self.points.clone(), self.points.clone()
         else:
-            self.bumps = Bumps(sorted(set(sides)), height, width, device)
+            self.bumps = Bumps(sorted(set(sides)), height, width, device, norm)
 
     def begin(self, starting: Tensor) -> None:
         x = self.lanes.x
@@ -71,9 +77,8 @@ class Square(Search):
             stripes = self.draw(starting, keyed_noise.uniform, (channels, 1, width), "/start")
             start = torch.where(stripes < 0.5, self.lower, self.upper)
         else:
-            tiles = self.bumps.tiles
-            noise = self.draw(starting, keyed_noise.uniform, (1 + channels, tiles), "/start")
-            start = self._at_eps(self.bumps.grid(noise))
+            noise = self.draw(starting, keyed_noise.uniform, (1 + channels, self.bumps.tiles), "/start")
+            start = self._at_eps(self.bumps.grid(noise), x)
         self.points = select(starting, start, self.points)
         self.iteration = self.iteration.masked_fill(starting, 0)
 
@@ -82,152 +87,108 @@ class Square(Search):
         improved = (self.iteration == 0) | (found < self.margin_best)
         self.margin_best = torch.where(improved, found, self.margin_best)
         self.best = select(improved, self.points, self.best)
+        self.asked.renew(improved)
         exhausted = self.iteration >= self.member.iterations
-        going = self.lanes.active & ~exhausted
-        if self.norm == "l2":
-            self._redraw(going.nonzero().squeeze(1))
-            numbers = self.drawn[self.lane, self.iteration % _CHUNK]
-            self.points = self._propose_l2(self.sides[self.iteration], numbers)
-            self.iteration = (self.iteration + 1).clamp_max(self.member.iterations)
-            return exhausted
-        return exhausted | self._next_linf(going)
+        return exhausted | self._next(self.lanes.active & ~exhausted)
 
-    def _next_linf(self, going: Tensor) -> Tensor:
-        """Move the lanes of `going: (L,) bool` to their next proposal that differs from their best point.
+    def _next(self, going: Tensor) -> Tensor:
+        """Move the lanes of `going: (L,) bool` to their next proposal whose answer is not known.
 
-        A square drawn where the best point already lies on that face proposes the best point itself: a query
-        whose answer is known, and which never replaces it. It is counted and not asked. On images of one
-        channel every other proposal of the late, one-pixel squares is such a one.
+        Known are proposals that the same best point has had, and squares (Linf) drawn where it already lies
+        on that face, which propose the best point itself: neither replaces it. They count and are not asked.
 
         Returns the lanes that have no proposal left, (L,) bool.
         """
         spent = torch.zeros_like(going)
         # New tensors: the caller still looks at those of the point that has just been evaluated.
         self.points, self.iteration = self.points.clone(), self.iteration.clone()
-        left = going.nonzero().squeeze(1)
+        left, last = going.nonzero().squeeze(1), self.member.iterations
         while len(left):
-            self._redraw(left)
-            iteration = self.iteration[left]
-            points = self._propose_linf(left, self.sides[iteration], self.drawn[left, iteration % _CHUNK])
-            self.points[left] = points
-            self.iteration[left] = iteration + 1
-            known = (points == self.best[left]).flatten(1).all(1)
-            over = known & (iteration + 1 >= self.member.iterations)
+            chunk, place = self._first_fresh(left)
+            number = chunk * _CHUNK + place  # of the proposal found; beyond the chunk where there is none
+            found = (place < _CHUNK) & (number < last)
+            self.iteration[left] = (number + found).clamp_max(last)
+            lanes, place = left[found], place[found]
+            self.asked.note(lanes, self.keys[lanes, place])
+            points = self._propose(lanes, self.sides[chunk[found], place], place)
+            self.points[lanes] = points
+            if self.norm == "linf":
+                found[found.clone()] = (points != self.best[lanes]).flatten(1).any(1)
+            over = ~found & (self.iteration[left] >= last)
             spent[left[over]] = True
-            left = left[known & ~over]
+            left = left[~found & ~over]
         return spent
 
-    def _redraw(self, lanes: Tensor) -> None:
-        """Numbers for the next chunk of queries, in those of `lanes` (indices) that have used theirs up."""
-        due = lanes[self.iteration[lanes] % _CHUNK == 0]
-        if len(due):
-            index = self.lanes.attempt[due] * self.chunks + self.iteration[due] // _CHUNK
-            self.drawn[due] = keyed_noise.uniform(
-                self.seed, self.lanes.ids[due], self.member.attack, (_CHUNK, self.numbers), index=index
-            )
+    def _first_fresh(self, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        """Chunk and place in it of the next proposal of `lanes` (indices) whose answer is not known; place
+        _CHUNK where the chunk has none."""
+        chunk, place = self.iteration[lanes] // _CHUNK, self.iteration[lanes] % _CHUNK
+        if (place == 0).any():
+            self._redraw(lanes[place == 0], chunk[place == 0])
+        fresh = self.asked.fresh(lanes, self.keys[lanes]) & (self.places >= place.unsqueeze(1))
+        return chunk, torch.where(fresh.any(1), fresh.int().argmax(1), _CHUNK)
 
-    def _window(self, sides: Tensor, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Row offsets (L, H), column offsets (L, W) from a window's corner, and the window, (L, 1, H, W)
-        bool.
+    def _redraw(self, lanes: Tensor, chunk: Tensor) -> None:
+        """The proposals of the next chunk, for `lanes` (indices) that have used theirs up."""
+        coordinates = self.corners.shape[2]
+        extra = int(coordinates == 4)
+        numbers = keyed_noise.uniform(
+            self.seed,
+            self.lanes.ids[lanes],
+            self.member.attack,
+            (_CHUNK, coordinates + extra + self.signs.shape[2]),
+            index=self.lanes.attempt[lanes] * self.chunks + chunk,
+        )
+        sides = self.sides[chunk]
+        room = torch.stack((len(self.rows) - sides, len(self.columns) - sides), 2).repeat(1, 1, 1 + extra)
+        self.corners[lanes] = (numbers[:, :, :coordinates] * room).long()
+        if extra:
+            self.upright[lanes] = numbers[:, :, coordinates] < 0.5
+        self.signs[lanes] = numbers[:, :, coordinates + extra :] < 0.5
+        self.keys[lanes] = self.asked.keys(sides, self.corners[lanes], self.upright[lanes], self.signs[lanes])
 
-        row, column: (L,) uniform in [0, 1), which place the corner.
-        """
-        top = (row * (len(self.rows) - sides)).long()
-        left = (column * (len(self.columns) - sides)).long()
+    def _propose(self, lanes: Tensor, sides: Tensor, place: Tensor) -> Tensor:
+        """Points (n, C, H, W) of the proposals at `place: (n,)` of the chunks of `lanes: (n,)`."""
+        corners, negative = self.corners[lanes, place], self.signs[lanes, place][:, :, None, None]
+        down, right, window = self._window(sides, corners[:, 0], corners[:, 1])
+        best = self.best[lanes]
+        if self.norm == "linf":
+            # Every channel goes to one face of the ball (a change of 2 eps, clipped, ends there).
+            return torch.where(window, torch.where(negative, self.lower[lanes], self.upper[lanes]), best)
+        x = self.lanes.x[lanes]
+        other = self._window(sides, corners[:, 2], corners[:, 3])[2]
+        shape = self.bumps.at(sides, self.upright[lanes, place], down, right).unsqueeze(1)
+        return self._bump(best - x, torch.where(negative, -shape, shape), window, other, x)
+
+    def _window(self, sides: Tensor, top: Tensor, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Row offsets (n, H), column offsets (n, W) from a window's corner, and the window, (n, 1, H, W)
+        bool."""
         down, right = self.rows - top.unsqueeze(1), self.columns - left.unsqueeze(1)
         inside_rows = (down >= 0) & (down < sides.unsqueeze(1))
         inside_columns = (right >= 0) & (right < sides.unsqueeze(1))
         return down, right, (inside_rows.unsqueeze(2) & inside_columns.unsqueeze(1)).unsqueeze(1)
 
-    def _propose_linf(self, lanes: Tensor, sides: Tensor, numbers: Tensor) -> Tensor:
-        """In a square, every channel goes to one face of the ball (a change of 2 eps, clipped, ends
-        there)."""
-        window = self._window(sides, numbers[:, 0], numbers[:, 1])[2]
-        face = torch.where(numbers[:, 2:, None, None] < 0.5, self.lower[lanes], self.upper[lanes])
-        return torch.where(window, face, self.best[lanes])
-
-    def _propose_l2(self, sides: Tensor, numbers: Tensor) -> Tensor:
+    def _bump(self, delta: Tensor, bump: Tensor, window: Tensor, other: Tensor, x: Tensor) -> Tensor:
         """Move the norm of one window, and what is unused of eps, into a signed bump in another."""
-        x = self.lanes.x
-        delta = self.best - x
-        down, right, window = self._window(sides, numbers[:, 0], numbers[:, 1])
-        other = self._window(sides, numbers[:, 2], numbers[:, 3])[2]
-        sign = torch.where(numbers[:, 5:, None, None] < 0.5, -1.0, 1.0)
-        bump = self.bumps.at(sides, numbers[:, 4] < 0.5, down, right).unsqueeze(1) * sign
         old = torch.where(window, delta, 0.0)
-        bump = torch.where(window, bump + old / (_plane_norm(old) + 1e-12), 0.0)
-        unused = (self.eps**2 - perturbation_norm(delta, "l2").square()).clamp_min(0.0) / x.shape[1]
-        freed = _plane_norm(torch.where(window | other, delta, 0.0)).square()
-        bump = bump / (_plane_norm(bump) + 1e-12) * (per_sample(unused, x) + freed).sqrt()
-        return self._at_eps(torch.where(window, bump, torch.where(other, 0.0, delta)))
+        bump = torch.where(window, bump + old / (self._plane_norm(old) + 1e-12), 0.0)
+        freed = self._plane_norm(torch.where(window | other, delta, 0.0))
+        used = perturbation_norm(delta, self.norm)
+        if self.norm == "l2":
+            unused = (self.eps**2 - used.square()).clamp_min(0.0) / x.shape[1]
+            length = (per_sample(unused, x) + freed.square()).sqrt()
+        else:
+            length = per_sample((self.eps - used).clamp_min(0.0), x) + freed * x.shape[1]
+        bump = bump / (self._plane_norm(bump) + 1e-12) * length
+        return self._at_eps(torch.where(window, bump, torch.where(other, 0.0, delta)), x)
 
-    def _at_eps(self, delta: Tensor) -> Tensor:
-        """The point at distance eps from the image in direction delta: (L, C, H, W), clamped to the box."""
-        return (self.lanes.x + self.eps * steepest_step(delta, "l2")).clamp(0.0, 1.0)
+    def _at_eps(self, delta: Tensor, x: Tensor) -> Tensor:
+        """A point of ball and box, (n, C, H, W): L2 at distance eps from the image in direction delta,
+        clamped to the box; L1 the nearest to x + delta."""
+        if self.norm == "l1":
+            return project(x + delta, x, self.norm, self.eps)
+        return (x + self.eps * steepest_step(delta, self.norm)).clamp(0.0, 1.0)
 
-
-def _plane_norm(delta: Tensor) -> Tensor:
-    """L2 norm of every channel's plane, (L, C, 1, 1)."""
-    return torch.linalg.vector_norm(delta, dim=(2, 3), keepdim=True)
-
-
-def bump(s: int) -> Tensor:
-    """The L2 attack's shape (s, s), of norm 1: a positive hill above a negative one (its section 3.4)."""
-    shape = torch.cat((_hill(s // 2, s), -_hill(s - s // 2, s)))
-    return shape / torch.linalg.vector_norm(shape)
-
-
-def _hill(height: int, width: int) -> Tensor:
-    """(height, width) of norm 1, falling from its centre c in squares: sum over k >= |ij - c|_inf of 1 / (k +
-    1)^2."""
-    if height == 0:
-        return torch.zeros(0, width)
-    levels = max(height, width) // 2 + 1
-    tails = (1.0 / torch.arange(1, levels + 1, dtype=torch.float64).square()).flip(0).cumsum(0).flip(0)
-    down = (torch.arange(height) - height // 2).abs().unsqueeze(1)
-    right = (torch.arange(width) - width // 2).abs().unsqueeze(0)
-    hill = tails[torch.maximum(down, right)]
-    return (hill / torch.linalg.vector_norm(hill)).float()
-
-
-class Bumps:
-    """All bumps that a run needs, on one grid, so that lanes with different sides are served in one
-    look-up."""
-
-    def __init__(self, sides: list[int], height: int, width: int, device: torch.device) -> None:
-        largest = max(sides)
-        bank = torch.zeros(len(sides), 2, largest, largest)
-        self.position = torch.zeros(largest + 1, dtype=torch.int64)
-        for i, s in enumerate(sides):
-            bank[i, 0, :s, :s] = bump(s)
-            bank[i, 1, :s, :s] = bump(s).T
-            self.position[s] = i
-        self.bank, self.position, self.largest = bank.to(device), self.position.to(device), largest
-        # The start tiles the image with bumps of a fifth of its height, centred.
-        s = max(height // 5, 1)
-        s = min(s, width)
-        rows, columns = height // s, width // s
-        self.tiles = rows * columns
-        i = torch.arange(height) - (height - rows * s) // 2
-        j = torch.arange(width) - (width - columns * s) // 2
-        inside = ((i >= 0) & (i < rows * s)).unsqueeze(1) & ((j >= 0) & (j < columns * s)).unsqueeze(0)
-        tile = i.div(s, rounding_mode="floor").unsqueeze(1) * columns + j.div(s, rounding_mode="floor")
-        one = bump(s)
-        tiled = torch.stack([shape[i.remainder(s)][:, j.remainder(s)] for shape in (one, one.T)])
-        self.tile = tile.masked_fill(~inside, 0).to(device)
-        self.tiled = tiled.masked_fill(~inside, 0.0).to(device)
-
-    def at(self, sides: Tensor, upright: Tensor, down: Tensor, right: Tensor) -> Tensor:
-        """(L, H, W): each lane's bump at its window's offsets `down: (L, H)`, `right: (L, W)`; garbage
-        outside."""
-        row = down.clamp(0, self.largest - 1).unsqueeze(2)
-        column = right.clamp(0, self.largest - 1).unsqueeze(1)
-        which = self.position[sides][:, None, None], upright.long()[:, None, None]
-        return self.bank[which[0], which[1], row, column]
-
-    def grid(self, noise: Tensor) -> Tensor:
-        """The start (L, C, H, W) from noise (L, 1 + C, tiles) in [0, 1): orientation, then a sign per
-        channel."""
-        coin = (noise < 0.5)[:, :, self.tile]
-        base = torch.where(coin[:, :1], self.tiled[0], self.tiled[1])
-        return torch.where(coin[:, 1:], base, -base)
+    def _plane_norm(self, delta: Tensor) -> Tensor:
+        """The norm of every channel's plane, (n, C, 1, 1)."""
+        return torch.linalg.vector_norm(delta, ord=1 if self.norm == "l1" else 2, dim=(2, 3), keepdim=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from robustzoo.attacks.protocols import Member, Protocol
+from robustzoo.attacks.protocols import Protocol
 from robustzoo.evaluation import machine
 from robustzoo.evaluation.progress import estimate
 from robustzoo.evaluation.work import Work
@@ -40,19 +40,8 @@ def cost_line(
 def passes_at_most(protocol: Protocol) -> tuple[int, int]:
     """(forwards, backwards) that a sample costs at most.
 
-    One forward for the clean image and one for the second look at the point that breaks it, then what every
-    member costs (see `member_passes`).
+    One forward for the clean image and one for the second look at the point that breaks it (each for every
+    draw of a random model), and what every member needs: see `Member.passes`.
     """
-    costs = [member_passes(member) for member in protocol.members]
-    return 2 + sum(forwards for forwards, _ in costs), sum(backwards for _, backwards in costs)
-
-
-def member_passes(member: Member) -> tuple[int, int]:
-    """(forwards, backwards) that a sample costs at most which the member does not break.
-
-    An attempt of I iterations evaluates its start and I points, all but the last with a gradient. FAB may
-    look at a second point per iteration, Square needs no gradient.
-    """
-    steps = member.attempts * member.iterations
-    forwards = member.attempts + steps * (2 if member.algorithm == "fab" else 1)
-    return forwards, 0 if member.algorithm == "square" else steps
+    passes = [member.passes for member in protocol.members]
+    return 2 * protocol.draws + sum(forward for forward, _ in passes), sum(backward for _, backward in passes)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from robustzoo.attacks.frozen import frozen
+from robustzoo.attacks.protocols import RANDOM_MODELS
 from robustzoo.cards.evidence import Evidence
 from robustzoo.data import DataError, Subset
 from robustzoo.evaluation import machine, micro_batch
@@ -183,7 +184,9 @@ def evaluate(
     ):
         dataset = open_samples(data, model, data_root)
         probe = probe_images(read_probe(dataset)).to(device)
-        num_classes = check_forward(model, probe, gradients=protocol != "square")
+        num_classes = check_forward(
+            model, probe, gradients=protocol != "square", random=protocol == RANDOM_MODELS
+        )
         if dataset.labels is not None:  # known without reading the images; else checked as they are read
             check_labels(dataset.labels, num_classes)
         work = Work(

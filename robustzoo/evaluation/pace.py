@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 from robustzoo.attacks.protocols import Protocol
-from robustzoo.evaluation.cost import member_passes
 from robustzoo.evaluation.findings import CLEAN, Finding
 from robustzoo.evaluation.ledger import Ledger
 from robustzoo.evaluation.progress import Reporter
@@ -18,7 +17,7 @@ class Pace:
     def __init__(self, ledger: Ledger, protocol: Protocol, reporter: Reporter) -> None:
         self._ledger, self._reporter = ledger, reporter
         # A backward pass takes about as long as a forward: close enough for a time that is an upper bound.
-        costs = [1, *(sum(member_passes(member)) for member in protocol.members)]
+        costs = [protocol.draws, *(sum(member.passes) for member in protocol.members)]
         # What a sample costs from a stage to the end, if nothing breaks it.
         self._to_the_end = [sum(costs[stage:]) for stage in range(len(costs))]
         self._spent, self._start = 0, time.monotonic()

@@ -111,11 +111,11 @@ class Stages:
         return Lanes(self._size, tuple(self._work.dataset.image_shape), self._device)
 
     def _clean(self, feed: _Feed) -> Iterator[list[Finding]]:
-        work = self._work
-        for cleans in clean_pass(self._forwards.judge, work.dataset, feed, self._lanes(), work.num_classes):
+        work, judge, draws = self._work, self._forwards.judge, self._work.protocol.draws
+        for cleans in clean_pass(judge, work.dataset, feed, self._lanes(), work.num_classes, draws):
             for clean in cleans:
                 feed.finish(clean.id)
-            yield [Finding(clean.id, CLEAN, self._size, 1, clean=clean) for clean in cleans]
+            yield [Finding(clean.id, CLEAN, self._size, draws, clean=clean) for clean in cleans]
 
     def _attack(self, stage: int, feed: _Feed) -> Iterator[list[Finding]]:
         work, member = self._work, self._members[stage - 1]

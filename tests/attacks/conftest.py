@@ -30,7 +30,7 @@ class Linear(nn.Module):
         """(B,) exact where the box is not met: the margin over the dual norm of the weight difference."""
         logits = self(x).detach()
         difference = self.weight.detach()[y].unsqueeze(1) - self.weight.detach()
-        dual = difference.abs().sum(2) if norm == "linf" else difference.square().sum(2).sqrt()
+        dual = torch.linalg.vector_norm(difference, ord={"linf": 1, "l2": 2, "l1": torch.inf}[norm], dim=2)
         gap = logits.gather(1, y.unsqueeze(1)) - logits
         return (gap / dual).scatter(1, y.unsqueeze(1), torch.inf).amin(1)
 
@@ -47,13 +47,15 @@ def labelled(model: nn.Module, x: torch.Tensor) -> list[tuple[torch.Tensor, int]
 
 
 def short(name: str, threat_model, classes: int, iterations: int = 12, queries: int = 60) -> Protocol:
-    """The protocol with fewer iterations, and at most three targets."""
+    """The protocol with fewer iterations, and at most three targets, two restarts and two draws."""
     p = protocol(name, threat_model, classes)
     members = [
         replace(
             m,
             iterations=min(m.iterations, queries if m.algorithm == "square" else iterations),
             targets=min(m.targets, 3),
+            restarts=min(m.restarts, 2),
+            constants={**m.constants, "draws": 2} if m.draws > 1 else m.constants,
         )
         for m in p.members
     ]
@@ -83,6 +85,6 @@ def tiny_vit():
     return network.eval()
 
 
-@pytest.fixture(scope="session", params=["linf:0.04", "l2:0.25"])
+@pytest.fixture(scope="session", params=["linf:0.04", "l2:0.25", "l1:1.5"])
 def threat_model(request):
     return ThreatModel.parse(request.param)

@@ -13,7 +13,7 @@ from scipy.optimize import linprog, minimize
 from robustzoo.attacks.hyperplane import toward_hyperplane
 from robustzoo.attacks.projections import NormError, perturbation_norm
 
-NORMS = ("linf", "l2")
+NORMS = ("linf", "l2", "l1")
 _unit = st.one_of(st.sampled_from([0.0, 1.0, 0.5]), st.floats(0, 1))
 _slope = st.one_of(st.sampled_from([0.0, 1.0, -1.0]), st.floats(-5, 5).map(lambda v: round(v, 3)))
 
@@ -51,6 +51,21 @@ def best_linf(t, w, gap):
     return program.fun
 
 
+def best_l1(t, w, gap):
+    """min sum of u with w . d = gap, |d_i| <= u_i, 0 <= t + d <= 1, as a linear program."""
+    d = len(t)
+    identity = np.eye(d)
+    program = linprog(
+        c=np.r_[np.zeros(d), np.ones(d)],
+        A_ub=np.block([[identity, -identity], [-identity, -identity]]),
+        b_ub=np.zeros(2 * d),
+        A_eq=np.r_[w, np.zeros(d)][None],
+        b_eq=[gap],
+        bounds=[*zip(-t, 1 - t, strict=True), *[(0, None)] * d],
+    )
+    return program.fun
+
+
 def best_l2(t, w, gap):
     result = minimize(
         lambda d: d @ d,
@@ -77,7 +92,7 @@ def test_move_is_feasible_and_closes_what_can_be_closed(norm, problem):
     assert w @ d == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("norm, best", [("linf", best_linf), ("l2", best_l2)])
+@pytest.mark.parametrize("norm, best", [("linf", best_linf), ("l2", best_l2), ("l1", best_l1)])
 @settings(max_examples=60, deadline=None)
 @given(problem=problems())
 def test_move_is_the_smallest(norm, best, problem):
@@ -114,5 +129,5 @@ def test_no_slope_no_move(norm):
 
 
 def test_unknown_norm():
-    with pytest.raises(NormError, match="l1"):
-        toward_hyperplane(torch.rand(1, 5), torch.rand(1, 5), torch.ones(1), "l1")
+    with pytest.raises(NormError, match="l0"):
+        toward_hyperplane(torch.rand(1, 5), torch.rand(1, 5), torch.ones(1), "l0")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
 
+from robustzoo.attacks.asked_proposals import AskedProposals
 from robustzoo.attacks.autoattack import run_protocol
+from robustzoo.attacks.bumps import Bumps, bump
 from robustzoo.attacks.lanes import Lanes
 from robustzoo.attacks.projections import in_ball, perturbation_norm
 from robustzoo.attacks.protocols import protocol
-from robustzoo.attacks.square import _CHUNK, Bumps, Square, bump, side
+from robustzoo.attacks.square import _CHUNK, Square, side
 from robustzoo.registry.threat_model import ThreatModel
 
 
@@ -24,12 +27,14 @@ def test_sides_follow_the_published_schedule():
 
 
 @pytest.mark.parametrize("s", [1, 2, 3, 5, 7, 8, 29])
-def test_bumps_have_norm_one_and_two_signs(s):
-    shape = bump(s)
-    assert shape.shape == (s, s) and float(shape.norm()) == pytest.approx(1, abs=1e-6)
+@pytest.mark.parametrize("norm, half", [("l2", 0.5**0.5), ("l1", 0.5)])
+def test_bumps_have_norm_one_and_two_signs(s, norm, half):
+    shape = bump(s, norm)
+    assert shape.shape == (s, s)
+    assert float(shape.flatten().norm(p=int(norm[1:]))) == pytest.approx(1, abs=1e-6)
     assert (shape[: s // 2] > 0).all() and (shape[s // 2 :] < 0).all()
     if s > 1:
-        assert float(shape[: s // 2].norm()) == pytest.approx(0.5**0.5, abs=1e-6)
+        assert float(shape[: s // 2].flatten().norm(p=int(norm[1:]))) == pytest.approx(half, abs=1e-6)
 
 
 def test_a_bump_written_out():
@@ -60,7 +65,7 @@ def searching(norm, shape=(3, 6, 10), lanes=40, eps=0.1, low=0.3, high=0.7):
     return search, state, g
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("low, high", [(0.3, 0.7), (0.0, 1.0)])
 def test_proposals_stay_in_the_ball_and_change_windows_only(norm, low, high):
     search, lanes, g = searching(norm, low=low, high=high)
@@ -81,13 +86,12 @@ def test_proposals_stay_in_the_ball_and_change_windows_only(norm, low, high):
 
 def test_windows_lie_where_the_published_ranges_put_them():
     """Corners in rows 0 to H - s - 1: all but the last row and column, unless s is their length."""
-    search, _, _ = searching("linf", shape=(1, 4, 5), lanes=1)
-    grid = torch.linspace(0, 1 - 2**-24, 9)
     for s, rows, columns in ((2, 3, 4), (4, 4, 4), (1, 3, 4)):
-        covered = torch.zeros(4, 5, dtype=torch.bool)
-        for row in grid:
-            for column in grid:
-                covered |= search._window(torch.tensor([s]), row.view(1), column.view(1))[2][0, 0]
+        search, state, _ = searching("linf", shape=(1, 4, 5), lanes=4)
+        search.sides = torch.full_like(search.sides, s)
+        search._redraw(state.ids, torch.zeros_like(state.ids))
+        top, left = search.corners.flatten(0, 1).T
+        covered = search._window(torch.full_like(top, s), top, left)[2].any(0)[0]
         expected = torch.zeros(4, 5, dtype=torch.bool)
         expected[:rows, :columns] = True
         assert torch.equal(covered, expected)
@@ -118,35 +122,65 @@ def test_linear_model_breaks_near_its_minimal_epsilon(norm, enough, toys):
 
 
 def _asking_every_query(self, going):
-    """`Square._next_linf` without its shortcut: one proposal per evaluation, known or not."""
+    """`Square._next` without its shortcuts: one proposal per evaluation, known or not."""
     left = going.nonzero().squeeze(1)
-    self._redraw(left)
-    iteration = self.iteration[left]
+    chunk, place = self.iteration[left] // _CHUNK, self.iteration[left] % _CHUNK
+    self._redraw(left[place == 0], chunk[place == 0])
     self.points, self.iteration = self.points.clone(), self.iteration.clone()
-    self.points[left] = self._propose_linf(left, self.sides[iteration], self.drawn[left, iteration % _CHUNK])
-    self.iteration[left] = iteration + 1
+    self.points[left] = self._propose(left, self.sides[chunk, place], place)
+    self.iteration[left] += 1
     return torch.zeros_like(going)
 
 
-def test_known_answers_are_not_asked_for_and_change_nothing(toys, monkeypatch):
+@pytest.mark.parametrize("norm, factor, saved", [("linf", 1.2, 0.5), ("l2", 1.3, 0.95), ("l1", 4.0, 0.95)])
+def test_known_answers_are_not_asked_for_and_change_nothing(norm, factor, saved, toys, monkeypatch):
     """Verdicts, witnesses and the queries that found them are those of asking every query."""
     model = toys.Linear(3, (1, 6, 6))
-    x = toys.random_images(24, (1, 6, 6), 0.0, 1.0)
+    x = toys.random_images(10, (1, 6, 6), 0.0, 1.0)
     data = toys.labelled(model, x)
-    minimal = model.minimal_epsilon(x, torch.tensor([y for _, y in data]), "linf").median()
-    threat_model = ThreatModel.parse(f"linf:{float(minimal) * 1.1:.9f}")
+    minimal = model.minimal_epsilon(x, torch.tensor([y for _, y in data]), norm).median()
+    threat_model = ThreatModel.parse(f"{norm}:{float(minimal) * factor:.9f}")
     p = protocol("square", threat_model, 3)
     p = replace(p, members=(replace(p.members[0], iterations=600),))
 
     def run():
-        return run_protocol(model, data, range(24), p, threat_model, 3, seed=0, micro_batch_size=5)
+        return run_protocol(model, data, range(10), p, threat_model, 3, seed=0, micro_batch_size=5)
 
     quick = run()
-    monkeypatch.setattr(Square, "_next_linf", _asking_every_query)
+    monkeypatch.setattr(Square, "_next", _asking_every_query)
     full = run()
     assert {result.robust for result in quick} == {True, False}
     for a, b in zip(quick, full, strict=True):
         assert (a.robust, a.broken_by, a.margin) == (b.robust, b.broken_by, b.margin)
         assert (a.witness is None and b.witness is None) or torch.equal(a.witness, b.witness)
         assert a.forwards <= b.forwards and (not b.robust or b.forwards == 1 + 601)
-        assert not a.robust or a.forwards < 0.75 * b.forwards
+        assert not a.robust or a.forwards < saved * b.forwards
+
+
+@pytest.mark.parametrize("windows", [1, 2])
+def test_every_proposal_has_its_own_number(windows):
+    """Sides, corners, orientations and signs on 4x5 pixels of 2 channels: the numbers 0 to n - 1, once."""
+    sides = [2, 3, 4]
+    asked = AskedProposals(1, sides, (2, 4, 5), windows, torch.device("cpu"))
+    numbers = []
+    for s in sides:
+        places = [(i, j) for i in range(max(4 - s, 1)) for j in range(max(5 - s, 1))]
+        for corners in itertools.product(places, repeat=windows):
+            for upright in range(windows):
+                for signs in itertools.product((False, True), repeat=2):
+                    numbers.append(
+                        asked.keys(
+                            torch.tensor([[s]]),
+                            torch.tensor(corners).view(1, 1, -1),
+                            torch.tensor([[bool(upright)]]),
+                            torch.tensor(signs).view(1, 1, 2),
+                        ).item()
+                    )
+    assert sorted(numbers) == list(range(asked.stamps.shape[1]))
+
+
+def test_large_images_remember_nothing():
+    asked = AskedProposals(3, [3, 5], (3, 64, 64), 2, torch.device("cpu"))
+    lanes, keys = torch.arange(3), torch.zeros(3, 7, dtype=torch.int64)
+    asked.note(lanes, keys[:, 0])
+    assert asked.fresh(lanes, keys).all() and asked.stamps.numel() == 0

@@ -1,0 +1,73 @@
+"""The shapes that Square adds to an image in L2 and L1 (Andriushchenko et al. 2020, section 3.4)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# How fast a hill falls from its centre.
+_POWER = {"l2": 2, "l1": 4}
+
+
+def bump(s: int, norm: str = "l2") -> Tensor:
+    """The shape (s, s), of norm 1 in `norm`: a positive hill above a negative one (its section 3.4)."""
+    shape = torch.cat((_hill(s // 2, s, norm), -_hill(s - s // 2, s, norm)))
+    return shape / torch.linalg.vector_norm(shape.flatten(), ord=int(norm[1:]))
+
+
+def _hill(height: int, width: int, norm: str) -> Tensor:
+    """(height, width) of norm 1, falling from its centre c in squares: sum over k >= |ij - c|_inf of 1 / (k +
+    1)^p, with p = 2 (L2) or 4 (L1, as in the published implementation)."""
+    if height == 0:
+        return torch.zeros(0, width)
+    levels = max(height, width) // 2 + 1
+    tails = (1.0 / torch.arange(1, levels + 1, dtype=torch.float64) ** _POWER[norm]).flip(0).cumsum(0).flip(0)
+    down = (torch.arange(height) - height // 2).abs().unsqueeze(1)
+    right = (torch.arange(width) - width // 2).abs().unsqueeze(0)
+    hill = tails[torch.maximum(down, right)]
+    return (hill / torch.linalg.vector_norm(hill.flatten(), ord=int(norm[1:]))).float()
+
+
+class Bumps:
+    """All bumps that a run needs, on one grid, so that lanes with different sides are served in one
+    look-up."""
+
+    def __init__(
+        self, sides: list[int], height: int, width: int, device: torch.device, norm: str = "l2"
+    ) -> None:
+        largest = max(sides)
+        bank = torch.zeros(len(sides), 2, largest, largest)
+        self.position = torch.zeros(largest + 1, dtype=torch.int64)
+        for i, s in enumerate(sides):
+            bank[i, 0, :s, :s] = bump(s, norm)
+            bank[i, 1, :s, :s] = bump(s, norm).T
+            self.position[s] = i
+        self.bank, self.position, self.largest = bank.to(device), self.position.to(device), largest
+        # The start tiles the image with bumps of a fifth of its height, centred.
+        s = max(height // 5, 1)
+        s = min(s, width)
+        rows, columns = height // s, width // s
+        self.tiles = rows * columns
+        i = torch.arange(height) - (height - rows * s) // 2
+        j = torch.arange(width) - (width - columns * s) // 2
+        inside = ((i >= 0) & (i < rows * s)).unsqueeze(1) & ((j >= 0) & (j < columns * s)).unsqueeze(0)
+        tile = i.div(s, rounding_mode="floor").unsqueeze(1) * columns + j.div(s, rounding_mode="floor")
+        one = bump(s, norm)
+        tiled = torch.stack([shape[i.remainder(s)][:, j.remainder(s)] for shape in (one, one.T)])
+        self.tile = tile.masked_fill(~inside, 0).to(device)
+        self.tiled = tiled.masked_fill(~inside, 0.0).to(device)
+
+    def at(self, sides: Tensor, upright: Tensor, down: Tensor, right: Tensor) -> Tensor:
+        """(L, H, W): each lane's bump at its window's offsets `down: (L, H)`, `right: (L, W)`; garbage
+        outside."""
+        row = down.clamp(0, self.largest - 1).unsqueeze(2)
+        column = right.clamp(0, self.largest - 1).unsqueeze(1)
+        which = self.position[sides][:, None, None], upright.long()[:, None, None]
+        return self.bank[which[0], which[1], row, column]
+
+    def grid(self, noise: Tensor) -> Tensor:
+        """The start (L, C, H, W) from noise (L, 1 + C, tiles) in [0, 1): orientation, then a sign per
+        channel."""
+        coin = (noise < 0.5)[:, :, self.tile]
+        base = torch.where(coin[:, :1], self.tiled[0], self.tiled[1])
+        return torch.where(coin[:, 1:], base, -base)
