@@ -104,7 +104,7 @@ def work(name: str = "apgd-ce+t") -> Work:
 
 def test_survivors_of_the_tier_contain_all_that_the_protocol_leaves(linear):
     """Same noise: an image that the tier breaks, the protocol breaks."""
-    whole, indices = work(), range(60)
+    whole, indices = work(), range(32)
     tier = FirstTier(**vars(whole))
     with frozen(linear):
         results = {
