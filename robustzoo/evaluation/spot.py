@@ -10,18 +10,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from torch import nn
 
-from robustzoo.attacks.autoattack import SampleResult
 from robustzoo.attacks.protocols import Protocol
 from robustzoo.cards.statistics import FailureSequence
+from robustzoo.evaluation.attack_run import robust_ids
 from robustzoo.evaluation.evaluator import cost_line
-from robustzoo.evaluation.identity import weights_hash
 from robustzoo.evaluation.progress import Reporter
-from robustzoo.evaluation.workers import ModelFolder, Work, run_share, run_shares
+from robustzoo.evaluation.workers import Work
 
 LEVEL = 0.95
 # Target classes of the first tier: the nearest few find nearly all that all nine find.
@@ -106,7 +104,7 @@ def spot(
     tier = FirstTier(**vars(work))
     x = work.dataset[indices[0]][0]
     reporter.say(cost_line(model, x, tier, len(indices), workers), "cost")
-    survivors = [result.id for result in _run(model, tier, indices, workers, reporter) if result.robust]
+    survivors = robust_ids(model, tier, indices, workers, reporter)
     if tier.protocol == work.protocol:  # there is no more to run: every survivor is robust
         return Spot(len(survivors), len(survivors), 0, 0, 0)
     if bounds.least <= len(survivors):
@@ -115,12 +113,12 @@ def spot(
             + cost_line(model, x, work, max(len(survivors), 1), workers),
             "cost",
         )
-    return decide(
-        survivors,
-        bounds,
-        lambda ids: [not result.robust for result in _run(model, work, ids, workers, reporter)],
-        work.micro_batch_size * workers,
-    )
+
+    def broken(ids: Sequence[int]) -> list[bool]:
+        robust = set(robust_ids(model, work, ids, workers, reporter))
+        return [i not in robust for i in ids]
+
+    return decide(survivors, bounds, broken, work.micro_batch_size * workers)
 
 
 def decide(
@@ -160,18 +158,4 @@ def decide(
         failures.low,
         failures.high,
         f"{entropy:032x}" if failures.drawn else None,
-    )
-
-
-def _run(
-    model: nn.Module, work: Work, ids: Sequence[int], workers: int, reporter: Reporter
-) -> list[SampleResult]:
-    if workers == 1 or len(ids) == 1:
-        return run_share(model, work, ids, lambda message: reporter.update(**message))
-    return run_shares(
-        ModelFolder(Path(model.folder), weights_hash(model)),
-        work,
-        ids,
-        min(workers, len(ids)),
-        lambda number, message: reporter.update(**message, worker=number),
     )
