@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from robustzoo.cli.json_errors import JsonErrors
+from robustzoo.cli.models import open_model
 
 
 @click.command(cls=JsonErrors)
@@ -43,23 +44,24 @@ from robustzoo.cli.json_errors import JsonErrors
 def evaluate(
     model: str, data: str | None, out: Path | None, as_json: bool, micro_batch: int | None, **options
 ) -> None:
-    """Attack MODEL (a registry name or a model folder) and write Evidence.
+    """Attack MODEL and write Evidence.
+
+    MODEL is a registry name, a model folder, timm:NAME, hf-hub:OWNER/REPO (in timm's layout), or
+    FILE.py:FUNCTION for a model of your own: the function is run, without arguments, and returns a
+    torch.nn.Module from pixels in [0, 1] to logits, in eval mode. Such models need --data and --threat-model.
 
     A bundled model's evidence is written only where --out says.
     """
     from robustzoo.evaluation.evaluator import evaluate as run
     from robustzoo.evaluation.report import report
-    from robustzoo.hub.load import load
 
-    loaded = load(model)
-    if out is None and Path(model.removeprefix("local-dir:")).is_dir():
-        out = Path(model.removeprefix("local-dir:"))
+    loaded = open_model(model)
     evidence = run(
-        loaded,
-        data or loaded.recipe.dataset,
-        options.pop("threat_model") or loaded.threat_model,
+        loaded.module,
+        loaded.data(data),
         micro_batch_size=micro_batch,
-        out=out,
+        out=out or loaded.folder,
+        name=loaded.name,
         **options,
     )
     click.echo(json.dumps(evidence.doc, indent=1, sort_keys=True) if as_json else report(evidence))
