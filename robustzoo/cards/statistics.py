@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    import numpy as np
+
+# Beta prior of a failure rate among images that a first tier left: one in a hundred, weakly held. Fixed here,
+# before any draw; see FailureSequence.
+FAILURE_PRIOR = (1.0, 100.0)
 # Bounds are rounded so that two versions of scipy, which may differ in the last bits, write the same bytes.
 _DECIMALS = 9
 
@@ -87,3 +95,69 @@ class Accuracy:
 
     def __str__(self) -> str:
         return f"{self.percent} ({self.correct} / {self.n}, 95 % interval {self.interval})"
+
+
+class FailureSequence:
+    """Confidence sequence for the number F of failures among `population` images, drawn without replacement.
+
+    Valid at every time of looking and so at any rule of stopping: over all draws of a uniformly random
+    order, the true F is ever outside [low, high] with probability 1 - level at most. It is the
+    prior-posterior ratio of Waudby-Smith and Ramdas (2020): with a beta-binomial prior on F, fixed before
+    the first draw, the marginal probability of the outcomes over their hypergeometric one under F is a
+    martingale with mean 1 under the true F, and Ville's inequality excludes every F where it reaches
+    1 / (1 - level). The prior decides how fast the interval shrinks, never whether it is right.
+
+    Attributes:
+        drawn, failures: so far. low, high: bounds on F, which only ever tighten.
+
+    Raises:
+        ValueError: an empty population, a level outside (0, 1), a prior that is not positive, or more draws
+            than images.
+    """
+
+    def __init__(
+        self, population: int, level: float = 0.95, prior: tuple[float, float] = FAILURE_PRIOR
+    ) -> None:
+        _check(0, population, level)
+        if min(prior) <= 0:
+            raise ValueError(f"expected a prior of two positive numbers, got {prior}")
+        import numpy as np
+        from scipy.special import gammaln
+
+        self.population, self.level, self.prior = population, level, prior
+        self.drawn = self.failures = self.low = 0
+        self.high = population
+        self._log_factorial = gammaln(np.arange(population + 1) + 1.0)
+
+    def update(self, outcomes: Iterable[bool]) -> None:
+        """Add outcomes in the order of their draw (True: a failure), then exclude what they contradict."""
+        added = [bool(outcome) for outcome in outcomes]
+        if self.drawn + len(added) > self.population:
+            raise ValueError(f"{self.drawn + len(added)} draws without replacement from {self.population}")
+        self.drawn += len(added)
+        self.failures += sum(added)
+        import numpy as np
+
+        # What the outcomes leave for certain; a bound outside it was wrong (by chance, see above).
+        first, last = self.failures, self.population - self.drawn + self.failures
+        low, high = max(self.low, first), min(self.high, last)
+        candidates = np.arange(low, high + 1) if low <= high else np.arange(first, last + 1)
+        ratio = self._log_ratio(candidates)
+        # The probability of the outcomes rises and then falls in F, so what is kept has no gaps.
+        kept = candidates[(ratio < -np.log1p(-self.level)) | (ratio == ratio.min())]
+        self.low, self.high = int(kept[0]), int(kept[-1])
+
+    def _log_ratio(self, candidates: np.ndarray) -> np.ndarray:
+        """Log of marginal over hypergeometric probability of the outcomes, for each candidate F."""
+        from scipy.special import betaln
+
+        n, s, size, (a, b) = self.drawn, self.failures, self.population, self.prior
+
+        def log_binomial(top: Any, bottom: Any) -> Any:
+            return self._log_factorial[top] - self._log_factorial[bottom] - self._log_factorial[top - bottom]
+
+        hypergeometric = (
+            log_binomial(candidates, s) + log_binomial(size - candidates, n - s) - log_binomial(size, n)
+        )
+        marginal = log_binomial(n, s) + betaln(s + a, n - s + b) - betaln(a, b)
+        return marginal - hypergeometric

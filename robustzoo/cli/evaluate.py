@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from robustzoo.cli.json_errors import JsonErrors
+from robustzoo.cli.models import open_model
 
 
 @click.command(cls=JsonErrors)
@@ -79,7 +80,11 @@ def evaluate(
     local_rank: str | None,
     **options: Any,
 ) -> None:
-    """Attack MODEL (a registry name or a model folder) and write Evidence.
+    """Attack MODEL and write Evidence.
+
+    MODEL is a registry name, a model folder, timm:NAME, hf-hub:OWNER/REPO (in timm's layout), or
+    FILE.py:FUNCTION for a model of your own: the function is run, without arguments, and returns a
+    torch.nn.Module from pixels in [0, 1] to logits, in eval mode. Such models need --data and --threat-model.
 
     A bundled model's evidence is written only where --out says. An interrupted run goes on when the same
     command is given again. Under torchrun or the deepspeed launcher the ranks share the images (with --out).
@@ -90,28 +95,28 @@ def evaluate(
     from robustzoo.evaluation.ranks import evaluate_on_rank
     from robustzoo.evaluation.report import report
     from robustzoo.evaluation.sharding import this_rank
-    from robustzoo.hub.load import load
 
     if epsilons is not None and len(threat_models) > 1:
         raise click.UsageError("--epsilons goes with one --threat-model, which gives the norm")
     rank = this_rank()
-    loaded = load(model)
-    chosen = threat_models or (loaded.threat_model,)
-    data = data or loaded.recipe.dataset
+    loaded = open_model(model)
+    images = loaded.data(data)
+    chosen = threat_models or (getattr(loaded.module, "threat_model", None),)
     several = epsilons is not None or len(chosen) > 1
-    if out is None and not several and Path(model.removeprefix("local-dir:")).is_dir():
-        out = Path(model.removeprefix("local-dir:"))
+    if out is None and not several:
+        out = loaded.folder
     options |= {
+        "name": loaded.name,
         "micro_batch_size": micro_batch,
         "device": device or default_device(rank),
         "out": out,
     }
     if epsilons is not None:
-        found = evaluate_curve(loaded, data, epsilons.split(","), chosen[0], rank=rank, **options)
+        found = evaluate_curve(loaded.module, images, epsilons.split(","), chosen[0], rank=rank, **options)
     elif several:
-        found = evaluate_threat_models(loaded, data, chosen, rank=rank, **options)
+        found = evaluate_threat_models(loaded.module, images, chosen, rank=rank, **options)
     else:
-        _, found = evaluate_on_rank(rank, loaded, data, chosen[0], **options)
+        _, found = evaluate_on_rank(rank, loaded.module, images, chosen[0], **options)
     if found is None:  # a rank other than 0 has nothing to say
         return
     document = found.to_json() if several else found.doc

@@ -1,4 +1,4 @@
-"""`robustzoo verify`: check what a card claims, by replaying its witnesses or by attacking again."""
+"""`robustzoo verify`: check what a card claims: replay its witnesses, or attack again, in part or in full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--all", "every", is_flag=True, help="Every published model (also the default without a MODEL)."
 )
-@click.option("--mode", type=click.Choice(["replay", "full"]), default="replay", show_default=True)
+@click.option("--mode", type=click.Choice(["replay", "spot", "full"]), default="replay", show_default=True)
 @click.option("--card", type=click.Path(path_type=Path), help="Another card than the folder's README.md.")
 @click.option(
     "--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files (digits needs none)."
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     help="In images; default, and most: the larger of 1 % of N and 3.",
 )
 @click.option(
-    "--seed", type=click.IntRange(min=0), help="Seed of a full run; default: fresh system entropy, recorded."
+    "--seed", type=click.IntRange(min=0), help="Seed of the attacks; default: fresh system entropy, recorded."
 )
-@click.option("--same-seed", is_flag=True, help="Full run with the evidence's own seed.")
+@click.option("--same-seed", is_flag=True, help="Attack with the evidence's own seed.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option(
     "--require", type=click.Choice(["confirmed"]), help="Exit 3 when the outcome is only consistent."
@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable reports, and errors.")
 def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> None:
     """Verify the claims of each MODEL (registry names or model folders).
+
+    replay, in seconds, shows at most that the model is no more robust than claimed. spot attacks all images
+    a little and a random sample of the survivors in full, until the claim is decided at 95 %. full attacks
+    all images in full. What it costs here is said first.
 
     Exit code: 0 confirmed or consistent, 1 refuted, 2 bad input, 3 inconclusive, 4 not comparable;
     of several models, the worst: 2 before 1, 4 and 3. An error of one model does not stop the others.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from robustzoo.evaluation.spot import Bounds, Spot
 from robustzoo.evaluation.verification_report import HOLDS, NOT_TESTED, REFUTED, ClaimReport
 
 
@@ -41,7 +42,7 @@ def judge_replay(report: ClaimReport) -> None:
     else:
         report.reasons["lower"] = (
             f"only attacking again can show that at least {low} {'is' if low == 1 else 'are'} robust: use "
-            "mode full"
+            "mode spot, or mode full"
         )
     for part, reason in _contradictions(report).items():
         report.parts[part], report.reasons[part] = REFUTED, f"{report.reasons[part]}; {reason}"
@@ -63,6 +64,81 @@ def judge_full(report: ClaimReport) -> None:
             f"claimed {claimed}, the whole protocol left {found} robust ({_off(off, report)})"
         )
         _void(report, part, off)
+    _conclude(report)
+
+
+def spot_bounds(report: ClaimReport) -> Bounds | None:
+    """What a spot check has to decide; None where clean images or witnesses refute the claim already."""
+    claimed, bound = report.numbers["robust_claimed"], report.numbers["robust_at_most"]
+    least, most = claimed - report.tolerance, claimed + report.tolerance
+    if report.parts["clean"] == REFUTED or bound < least:
+        return None
+    return Bounds(least, None if bound <= most else most)
+
+
+def judge_spot(report: ClaimReport, found: Spot | None) -> None:
+    """Upper and lower part: a sample of the images, and the witnesses where they say more.
+
+    Args:
+        found: None where `spot_bounds` is.
+    """
+    claimed, bound = report.numbers["robust_claimed"], report.numbers["robust_at_most"]
+    least, most = claimed - report.tolerance, claimed + report.tolerance
+    witnessed = f"witnesses leave at most {bound} robust"
+    if found is None:
+        for part in ("upper", "lower"):
+            report.reasons[part] = f"claimed {claimed}; not tested, since the clean count refutes the claim"
+        if bound < least:
+            report.parts["lower"] = REFUTED
+            report.reasons["lower"] = f"claimed {claimed}, {witnessed} ({_off(bound - claimed, report)})"
+        report.outcome = "refuted"
+        return
+    report.numbers |= {
+        "survivors": found.survivors,
+        "drawn": found.drawn,
+        "drawn_broken": found.failures,
+        "robust_least": found.least,
+        "robust_most": found.most,
+    }
+    exact = found.low == found.high
+    off = found.most - claimed if exact else 1  # 1 for what is not known to be the very count claimed
+    if exact:
+        report.numbers["robust_difference"] = off
+    shown = f"claimed {claimed}, {_sampled(found)}"
+    if found.least >= least:
+        report.parts["lower"] = HOLDS
+    elif found.most < least:
+        report.parts["lower"] = REFUTED
+    report.reasons["lower"] = shown
+    _void(report, "lower", off)
+    if bound <= most:
+        report.parts["upper"], report.reasons["upper"] = HOLDS, f"claimed {claimed}, {witnessed}"
+        _void(report, "upper", bound - claimed)
+    else:
+        if found.most <= most:
+            report.parts["upper"] = HOLDS
+        elif found.least > most:
+            report.parts["upper"] = REFUTED
+        report.reasons["upper"] = shown
+        _void(report, "upper", off)
+    _conclude(report)
+
+
+def _sampled(found: Spot) -> str:
+    """For people: what a spot check did, and what follows."""
+    first = f"{found.survivors} survived the first tier"
+    if not found.drawn:
+        return f"{first}, so at most {found.survivors} are robust"
+    if found.low == found.high:
+        return f"{first}, and {found.least} the whole protocol"
+    return (
+        f"{first}; {found.drawn} of them, drawn at random, met the whole protocol, which broke "
+        f"{found.failures}: {found.least} to {found.most} are robust (95 %)"
+    )
+
+
+def _conclude(report: ClaimReport) -> None:
+    """The outcome of a verification that attacked, from its parts."""
     if REFUTED in report.parts.values():
         report.outcome = "refuted"
     else:

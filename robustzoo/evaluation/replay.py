@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset
+from robustzoo.evaluation import machine
+from robustzoo.evaluation.progress import estimate
 from robustzoo.evaluation.witnessing import BORDERLINE, inside, leads
 from robustzoo.registry import ThreatModel
 
@@ -90,6 +93,25 @@ def replay(
                 # A witness for an image that is misclassified anyway proves nothing more.
                 found.valid.append(i)
     return found
+
+
+def replay_cost(
+    model: nn.Module,
+    dataset: ImageDataset,
+    count: int,
+    witnesses: Witnesses | None,
+    batch_size: int,
+    device: torch.device,
+) -> str:
+    """What a replay costs here: forwards, and seconds from a short trial."""
+    points = 0 if witnesses is None else len(witnesses)
+    x = dataset[0][0]
+    forward, _ = machine.seconds_per_pass(model, x.expand(batch_size, *x.shape).to(device), gradients=False)
+    batches = math.ceil(count / batch_size) + math.ceil(points / batch_size)
+    return (
+        f"replay of {count} images and {points} witnesses: {count + points:,} forwards, no backwards, "
+        f"{estimate(forward * batches)} (one process, micro-batch {batch_size}, {device})"
+    )
 
 
 def _batches(items: Sequence[int], size: int) -> list[Sequence[int]]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from robustzoo.cards.evidence import Evidence
-from robustzoo.evaluation.guards import masking_warning
+from robustzoo.evaluation.masking import masking_signs
+from robustzoo.evaluation.per_class import chosen, per_class
 from robustzoo.evaluation.progress import duration
 
-# Square using no gradient, it should find next to nothing after attacks that do: 0.2 points at most.
-_MASKING = 0.002
 
+def report(evidence: Evidence, *, details: bool = False, others: Sequence[Evidence] = ()) -> str:
+    """What was measured, on what, what came out and what it cost; several lines, no final newline.
 
-def report(evidence: Evidence) -> str:
-    """What was measured, on what, what came out and what it cost; several lines, no final newline."""
+    Args:
+        details: with a table of classes, and whether there are signs of masking or not.
+        others: more Evidence of the same model, whose clean counts are compared.
+    """
     doc = evidence.doc
     counts, dataset, run = doc["counts"], doc["dataset"], doc["run"]
     lines = [
@@ -30,16 +35,26 @@ def report(evidence: Evidence) -> str:
         broken = counts["broken_by"].get(member["attack"], 0)
         left -= broken
         lines.append(f"{member['attack']:<12}{broken:>8}{left:>18}")
-    square, n = counts["broken_by"].get("square", 0), counts["n"]
-    if square > _MASKING * n and len(doc["protocol"]["members"]) > 1:
-        lines.append(
-            f"flag: Square broke {square} images that every gradient attack left: gradients may be masked"
-        )
-    masked = masking_warning(run.get("zero_gradients", {}), counts["clean_correct"])
-    if masked is not None:
-        lines.append(f"flag: {masked}")
+    signs = masking_signs(evidence, others)
+    lines += [f"flag: {sign}" for sign in signs]
+    if details:
+        if not signs:
+            lines.append("no sign of gradient masking in these counts")
+        lines += ["", *_classes(evidence)]
     lines += ["", _witnesses(doc), _cost(doc), _machine(run, doc["micro_batch_size"])]
     return "\n".join(lines)
+
+
+def _classes(evidence: Evidence) -> list[str]:
+    rows, title = chosen(per_class(evidence))
+    lines = [
+        f"{title + ':':<12}{'images':>8}{'clean':>8}{'robust':>8}   95 % interval of the robust accuracy"
+    ]
+    return lines + [
+        f"{row.label:<12}{row.clean.n:>8}{row.clean.correct:>8}{row.robust.correct:>8}   "
+        f"{row.robust.interval}"
+        for row in rows
+    ]
 
 
 def _witnesses(doc: dict) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from robustzoo.attacks.frozen import frozen
-from robustzoo.cards.claims import TERMS, CardError, Claim, default_tolerance
+from robustzoo.cards.claims import Claim, default_tolerance
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.metadata import weights_sha256
 from robustzoo.cards.model_names import public_name
@@ -26,17 +26,35 @@ from robustzoo.evaluation import machine
 from robustzoo.evaluation.arguments import check_seed, check_whole
 from robustzoo.evaluation.comparability import card_differences, data_differences, open_stated
 from robustzoo.evaluation.evaluator import evaluate
-from robustzoo.evaluation.judging import judge_clean, judge_full, judge_replay, note_evidence, plural
-from robustzoo.evaluation.replay import Replay, replay
+from robustzoo.evaluation.guards import check_forward, probe_images, read_probe
+from robustzoo.evaluation.judging import (
+    judge_clean,
+    judge_full,
+    judge_replay,
+    judge_spot,
+    note_evidence,
+    spot_bounds,
+)
+from robustzoo.evaluation.progress import Reporter
+from robustzoo.evaluation.replay import Replay, replay, replay_cost
+from robustzoo.evaluation.spot import spot
+from robustzoo.evaluation.stated import (
+    card_text,
+    check_witness_file,
+    closest,
+    evidence_documents,
+    load_witnesses,
+)
 from robustzoo.evaluation.verification_report import (
     NOT_TESTED,
     ClaimReport,
     VerificationError,
     VerificationReport,
 )
+from robustzoo.evaluation.workers import Work
 from robustzoo.models.folder import read_folder, sha256_file, verify_sha256
 
-MODES = ("replay", "full")
+MODES = ("replay", "spot", "full")
 # Fresh seeds are below this: whole numbers in any JSON reader, and too many for an author to try them all.
 _SEEDS = 2**53
 _OTHER_WEIGHTS = (
@@ -67,8 +85,10 @@ def verify(
     """Check every claim of a model's card against its weights, its Evidence and the data.
 
     `replay` classifies the clean images and every witness: one forward each. It can show that the model is at
-    most as robust as claimed ("consistent"), never that it is at least so. `full` runs the whole protocol
-    again, with fresh randomness, and says "confirmed" or "refuted".
+    most as robust as claimed ("consistent"), never that it is at least so. `spot` attacks all images with the
+    cheap part of the protocol and then randomly drawn survivors with all of it, until the claim is decided
+    with an error of at most 5 %. `full` runs the whole protocol again on all images. Both use fresh
+    randomness and say "confirmed" or "refuted". What it will cost here is said first.
 
     Args:
         folder: a model folder: weights, card (README.md), evidence/*.json and witnesses.
@@ -77,10 +97,11 @@ def verify(
         data: the images, as `evaluate` takes them, where the Evidence is not about a dataset of the catalog.
         data_root: folder of a named dataset's files.
         tolerance: images that a count may be off, at most the larger of 1 % and 3; default: the card's own.
-        seed: of a full run; default: drawn from system entropy, since a draw that the author can predict
-            proves nothing. Recorded in the report.
-        same_seed: use the Evidence's seed in a full run: equal counts on an equal machine.
-        workers, device, progress: as in `evaluate`, for a full run.
+        seed: of the attacks; default: drawn from system entropy, since a draw that the author can predict
+            proves nothing. Recorded in the report. (Which survivors a spot check draws is always the
+            system's choice.)
+        same_seed: use the Evidence's seed for the attacks: in a full run equal counts on an equal machine.
+        workers, device, progress: as in `evaluate`, for attacks.
         require: "confirmed" makes "consistent" exit with 3.
         log: append one JSON line to this file, in a folder that exists.
 
@@ -108,18 +129,18 @@ def verify(
         raise VerificationError(f"seed {seed} and same_seed were both given; expected one of them")
     if mode == "replay" and (seed is not None or same_seed):
         raise VerificationError(
-            'seed and same_seed are about a full run, a replay draws nothing: use mode "full" (--mode full) '
-            "or leave them out"
+            'seed and same_seed are about attacks, a replay draws nothing: use mode "spot" or "full" (--mode '
+            "full) or leave them out"
         )
     if log is not None:
         _check_log(Path(log))
-    text = _card_text(folder, card)
+    text = card_text(folder, card)
     claims = Claim.from_card(text)
     _check_tolerance(tolerance, claims)
     require_same(text, claims, weights_sha256(text))
-    documents = _evidence_documents(folder)
+    documents = evidence_documents(folder)
     weights = folder / "model.safetensors"
-    pairs = [(claim, *_closest(claim, documents)) for claim in claims]
+    pairs = [(claim, *closest(claim, documents)) for claim in claims]
     for expected in (
         sha256,
         weights_sha256(text),
@@ -128,7 +149,7 @@ def verify(
         if expected is not None:
             verify_sha256(weights, expected, next_step=_OTHER_WEIGHTS)
     for _, evidence, path in pairs:
-        _check_witness_file(evidence, path)
+        check_witness_file(evidence, path)
     found = sha256_file(weights)
     model = read_folder(folder, found)
     differences = [card_differences(claim, evidence, model) for claim, evidence, _ in pairs]
@@ -148,15 +169,8 @@ def verify(
             report.differences = data_differences(evidence, dataset, report.notes)
         if not report.differences:
             drawn = evidence.seed if same_seed else secrets.randbelow(_SEEDS) if seed is None else seed
-            witnesses = _load_witnesses(evidence, path, report.notes)
-            _check(
-                report,
-                evidence,
-                model,
-                dataset,
-                witnesses,
-                {**run, "seed": drawn} if mode == "full" else None,
-            )
+            witnesses = load_witnesses(evidence, path, report.notes)
+            _check(report, evidence, model, dataset, witnesses, mode, {**run, "seed": drawn})
         reports.append(report)
     name = public_name(model.name, found)
     notes = []
@@ -182,13 +196,21 @@ def _check(
     model: nn.Module,
     dataset: ImageDataset,
     witnesses: Witnesses | None,
-    full: dict[str, Any] | None,
+    mode: str,
+    run: dict[str, Any],
 ) -> None:
-    """Replay, then (where `full` has its arguments) attack again; fills in the report."""
+    """Replay, then attack again as `mode` and `run` (seed, workers, device, progress) say; fills in the
+    report."""
     claim, counts, indices = report.claim, evidence.doc["counts"], evidence.doc["dataset"]["indices"]
     size = evidence.doc["micro_batch_size"]
-    device = machine.find_device((full or {}).get("device") or "cpu")
-    with machine.strict_arithmetic(device), machine.placed(model, device), frozen(model):
+    device = machine.find_device(run["device"] or "cpu")
+    with (
+        Reporter(run["progress"]) as reporter,
+        machine.strict_arithmetic(device),
+        machine.placed(model, device),
+        frozen(model),
+    ):
+        reporter.say(replay_cost(model, dataset, len(indices), witnesses, size, device), "cost")
         found = replay(model, dataset, indices, witnesses, claim.threat_model, size, device)
         here = machine.fingerprint(device, size)
     there = evidence.doc["run"]["fingerprint"]
@@ -213,8 +235,12 @@ def _check(
     _note_witnesses(report, found)
     judge_clean(report)
     note_evidence(report)
-    if full is None:
+    if mode == "replay":
         judge_replay(report)
+        return
+    report.seed = run["seed"]
+    if mode == "spot":
+        _spot_check(report, evidence, model, dataset, device, run)
         return
     fresh = evaluate(
         model,
@@ -224,12 +250,40 @@ def _check(
         indices=indices,
         micro_batch_size=size,
         name=claim.model_name,
-        **full,
+        **run,
     )
-    report.seed = fresh.seed
     report.numbers["robust_found"] = fresh.robust_accuracy.correct
     _compare_verdicts(report, evidence, fresh, found)
     judge_full(report)
+
+
+def _spot_check(
+    report: ClaimReport,
+    evidence: Evidence,
+    model: nn.Module,
+    dataset: ImageDataset,
+    device: torch.device,
+    run: dict[str, Any],
+) -> None:
+    """Attack what a spot check attacks, unless the replay has refuted the claim already, and judge."""
+    bounds, claim = spot_bounds(report), report.claim
+    found = None
+    if bounds is not None:
+        size, indices = evidence.doc["micro_batch_size"], evidence.doc["dataset"]["indices"]
+        with (
+            Reporter(run["progress"]) as reporter,
+            machine.strict_arithmetic(device),
+            machine.placed(model, device),
+            frozen(model),
+        ):
+            probe = probe_images(read_probe(dataset)).to(device)
+            num_classes = check_forward(model, probe, gradients=claim.protocol != "square")
+            work = Work(
+                dataset, claim.protocol, claim.threat_model, num_classes, run["seed"], size, str(device)
+            )
+            found = spot(model, work, indices, bounds, min(run["workers"], len(indices)), reporter)
+        report.entropy = found.entropy
+    judge_spot(report, found)
 
 
 def _note_witnesses(report: ClaimReport, found: Replay) -> None:
@@ -270,74 +324,6 @@ def _check_tolerance(tolerance: int | None, claims: list[Claim]) -> None:
             f"tolerance is {tolerance}; expected at most {most} images for a claim about "
             f"{min(claim.n for claim in claims)} (the larger of 1 % and 3): with more, it would prove nothing"
         )
-
-
-def _card_text(folder: Path, card: str | Path | None) -> str:
-    path = folder / "README.md" if card is None else Path(card)
-    try:
-        found = path.is_file()
-    except (OSError, ValueError):  # a name that is too long, for example
-        found = False
-    if not found:
-        raise CardError(
-            f"there is no card at {path}, so nothing is claimed",
-            f"write it from the folder's evidence with `robustzoo card {folder}` (without evidence: "
-            f"`robustzoo evaluate {folder}` first), or give another one as card=..., on the command line "
-            "--card FILE",
-        )
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CardError(
-            f"the card {path} cannot be read as UTF-8 text: {error}",
-            f"restore it, or write it anew with `robustzoo card {folder}`",
-        ) from error
-
-
-def _evidence_documents(folder: Path) -> list[tuple[Evidence, Path]]:
-    paths = sorted((folder / "evidence").glob("*.json"))
-    if not paths:
-        raise VerificationError(
-            f"{folder / 'evidence'} holds no Evidence (*.json); expected what the card's numbers come from: "
-            f"get the complete model folder, or measure with `robustzoo evaluate {folder}`"
-        )
-    return [(Evidence.load(path), path) for path in paths]
-
-
-def _closest(claim: Claim, documents: list[tuple[Evidence, Path]]) -> tuple[Evidence, Path]:
-    """The document that differs from the claim in the fewest terms: in none, for an honest card."""
-    return min(documents, key=lambda pair: len(claim.differences(Claim.from_evidence(pair[0]), TERMS)))
-
-
-def _check_witness_file(evidence: Evidence, path: Path) -> None:
-    """Refuse a witness file that is not the one of the Evidence; a missing one is noted later."""
-    stated = evidence.doc["witnesses"]
-    if stated is not None and path.with_name(stated["file"]).is_file():
-        verify_sha256(
-            path.with_name(stated["file"]),
-            stated["sha256"],
-            next_step="restore the witness file from a fresh copy of the model folder. Replay needs no more "
-            "than the right file; without any, `--mode full` attacks the model again",
-        )
-
-
-def _load_witnesses(evidence: Evidence, path: Path, notes: list[str]) -> Witnesses | None:
-    """The witness file, or None with a note that says what cannot be tested without it."""
-    stated = evidence.doc["witnesses"]
-    if stated is None:
-        if evidence.doc["counts"]["broken_by"]:
-            notes.append(
-                "the Evidence names no witness file, so replay cannot show that any image was broken"
-            )
-        return None
-    file = path.with_name(stated["file"])
-    if not file.is_file():
-        notes.append(
-            f"the witness file {stated['file']} ({plural(stated['count'], 'witness', 'es')}) is missing, so "
-            "replay cannot test how many images are robust: restore it, or use mode full"
-        )
-        return None
-    return Witnesses.load(file, stated["sha256"])
 
 
 def _check_log(path: Path) -> None:

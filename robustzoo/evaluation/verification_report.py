@@ -31,11 +31,13 @@ class ClaimReport:
         parts: clean (|C' - C| <= tolerance), upper (robust <= K + tolerance) and lower (robust >= K -
             tolerance), each "holds", "refuted" or "not tested".
         numbers: counts claimed and found, in images; a `_difference` is found - claimed (`robust_difference`
-            after a full run only: a replay bounds the robust images by `robust_at_most`).
+            where they were counted: a replay bounds the robust images by `robust_at_most`, a spot check by
+            `robust_least` and `robust_most`).
         reasons: one line for each part, with its numbers.
         differences: field -> (claimed, found), where the claim cannot be compared.
         notes: what else a reader should know.
-        seed: of a full run; None for a replay.
+        seed: of the attacks; None for a replay.
+        entropy: of the survivors that a spot check drew, hexadecimal; None where nothing was drawn.
         fingerprint: field -> (in the evidence, here), where this machine differs from the evidence's.
     """
 
@@ -48,6 +50,7 @@ class ClaimReport:
     differences: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     seed: int | None = None
+    entropy: str | None = None
     fingerprint: dict[str, tuple[Any, Any]] | None = None
 
     def text(self) -> str:
@@ -65,6 +68,8 @@ class ClaimReport:
         lines += [f"  note: {note}" for note in self.notes]
         if self.seed is not None:
             lines.append(f"  seed of this run: {self.seed}")
+        if self.entropy is not None:
+            lines.append(f"  entropy of the draw: {self.entropy}")
         if self.fingerprint is not None:
             differs = ", ".join(f"{k} {there} -> {here}" for k, (there, here) in self.fingerprint.items())
             lines.append(
@@ -136,7 +141,7 @@ class VerificationReport:
         lines += [f"note: {note}" for note in self.notes]
         lines += [report.text() for report in self.claims]
         if self.exit_code == EXIT_CODES["inconclusive"] and self.outcome == "consistent":
-            lines.append("confirmation was required, and replay cannot give it: use mode full")
+            lines.append("confirmation was required, and replay cannot give it: use mode spot or full")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # The HTTP library under the client changed with its versions; its base error is a base of the client's own.
-_TRANSFER_ERRORS = (OSError, *HfHubHTTPError.__bases__)
+TRANSFER_ERRORS = (OSError, *HfHubHTTPError.__bases__)
 
 
 class HubError(ValueError):
@@ -114,7 +114,7 @@ def fetch_folder(
             f"{constants.ENDPOINT} has no repository {repo}, or this account may not see it; "
             "check the spelling, or give access with `hf auth login` or HF_TOKEN"
         ) from error
-    except _TRANSFER_ERRORS as error:
+    except TRANSFER_ERRORS as error:
         raise HubError(
             f"fetching {repo} at {commit} from {constants.ENDPOINT} failed: {error}\n"
             f"Next: {download_command(repo, commit, cache_dir)}"

@@ -18,7 +18,8 @@ def verify(
 
     Args:
         name: registry name, `local-dir:FOLDER`, or the path of a model folder.
-        mode: `replay` (seconds: clean pass and every witness) or `full` (the whole protocol again).
+        mode: `replay` (seconds: clean pass and every witness), `spot` (a first tier on all images, then the
+            whole protocol on a random sample) or `full` (the whole protocol again).
         card: another card than the folder's own README.md.
         options: passed on to `robustzoo.evaluation.verification.verify` (tolerance, seed, workers, ...).
 

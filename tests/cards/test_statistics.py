@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest
+from scipy.stats import betabinom, binom, binomtest, hypergeom
 
 from robustzoo.cards import Accuracy, clopper_pearson, wilson
+from robustzoo.cards.statistics import FAILURE_PRIOR, FailureSequence
 
 counts = st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -64,3 +66,39 @@ def test_accuracy_for_machines_and_people():
     assert Accuracy(**accuracy.to_json()) == accuracy
     assert str(accuracy) == "81.4 % (407 / 500, 95 % interval 77.7 to 84.7 %)"
     assert all(math.isclose(bound, round(bound, 9), abs_tol=0) for bound in (accuracy.low, accuracy.high))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 200), st.data())
+def test_the_confidence_sequence_is_the_prior_posterior_ratio(size, data):
+    """Against scipy's own distributions: an F is excluded where they differ 20-fold."""
+    truth = data.draw(st.integers(0, size))
+    drawn = data.draw(st.integers(1, size))
+    failures = data.draw(st.integers(max(0, drawn - (size - truth)), min(drawn, truth)))
+    sequence = FailureSequence(size)
+    sequence.update([True] * failures + [False] * (drawn - failures))
+    everything = np.arange(size + 1)
+    marginal = betabinom.pmf(failures, drawn, *FAILURE_PRIOR)
+    kept = everything[marginal < 20 * (1 - 1e-9) * hypergeom.pmf(failures, size, everything, drawn)]
+    if len(kept):
+        assert (sequence.low, sequence.high) == (kept[0], kept[-1])
+    if drawn == size:
+        assert sequence.low == sequence.high == failures
+
+
+def test_bounds_only_tighten_and_end_at_the_count():
+    sequence, outcomes = FailureSequence(90), [False] * 60 + [True] * 30
+    for outcome in outcomes[:45]:
+        low, high = sequence.low, sequence.high
+        sequence.update([outcome])
+        assert low <= sequence.low <= sequence.high <= high
+    sequence.update(outcomes[45:])
+    assert (sequence.low, sequence.high, sequence.failures) == (30, 30, 30)
+    with pytest.raises(ValueError, match="91 draws without replacement from 90"):
+        sequence.update([True])
+
+
+@pytest.mark.parametrize("arguments", [(0,), (5, 1.0), (5, 0.95, (0.0, 1.0))])
+def test_a_sequence_that_cannot_be(arguments):
+    with pytest.raises(ValueError, match="expected"):
+        FailureSequence(*arguments)

@@ -40,7 +40,7 @@ ERRORS = [
     (("verify", NAME, "--log", "absent/folder/log.jsonl"), "VerificationError", "folder does not exist"),
     (("verify", NAME, "--data-root", "nowhere"), "MissingData", "leave it away"),
     (("verify", FLIPPED), "HashMismatch", "witness.safetensors"),
-    (("verify", NAME, "--mode", "spot"), "BadParameter", "spot"),
+    (("verify", NAME, "--mode", "quick"), "BadParameter", "quick"),
     (("verify", NAME, "--seed", "-1"), "BadParameter", "-1"),
     (("verify", NAME, NAME, "--card", "x.md"), "UsageError", "exactly one MODEL"),
     (("evaluate", NAME, "--protocol", "autoattack"), "ProtocolError", "aa-standard"),
@@ -68,7 +68,7 @@ def test_without_json_errors_are_text_with_the_same_exit_code(flipped):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("robustzoo: ") and "expected sha256" in done.stderr
     assert "found    sha256" in done.stderr and "Next: restore the witness file" in done.stderr
-    usage = run("verify", NAME, "--mode", "spot")
+    usage = run("verify", NAME, "--mode", "quick")
     assert usage.returncode == 2 and "Invalid value for '--mode'" in usage.stderr
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,8 @@ from robustzoo.evaluation.guards import EvaluationWarning
 from robustzoo.models.folder import read_folder, write_folder
 from robustzoo.models.pixel_model import pixel_model
 from robustzoo.registry import recipe
+
+sys.path.insert(0, str(Path(__file__).parent))  # --import-mode=importlib leaves sys.path alone
 
 NAME = "vit_micro2.digits_linf.at_base"
 

@@ -508,7 +508,7 @@ def test_evidence_on_other_data_needs_those_data(folder):
 
 def test_bad_input_is_an_error(folder, published, tmp_path):
     for options in (
-        {"mode": "spot"},
+        {"mode": "quick"},
         {"require": "consistent"},
         {"seed": 1, "same_seed": True},
         {"seed": -1},

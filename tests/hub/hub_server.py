@@ -70,6 +70,8 @@ class HubServer:
         resolve = f"/{self.repo}/resolve/"
         if path.startswith("/blobs/"):
             self._send_file(request, path.removeprefix("/blobs/"), {})
+        elif path == f"/api/models/{self.repo}":
+            self._listing(request, "revision", self.commit)  # of the default branch
         elif not path.startswith((resolve, f"/api/models/{self.repo}/")):
             _refuse(request, 404, "RepoNotFound")
         elif self.gated:

@@ -1,0 +1,52 @@
+"""Gradient masking: signs in an Evidence that its gradient attacks searched badly, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from robustzoo.cards.evidence import Evidence
+from robustzoo.evaluation.guards import masking_warning
+
+# Square uses no gradient, so it should find next to nothing after attacks that do: 0.2 points at most.
+SQUARE_SHARE = 0.002
+
+
+def masking_signs(evidence: Evidence, others: Iterable[Evidence] = ()) -> list[str]:
+    """Every sign of gradient masking that the Evidence shows; empty without any.
+
+    Args:
+        others: more Evidence of the same model; of those on the same images the clean counts are compared.
+    """
+    counts, n = evidence.doc["counts"], evidence.doc["counts"]["n"]
+    signs = []
+    sign = square_sign(counts["broken_by"].get("square", 0), n)
+    if sign is not None and len(evidence.doc["protocol"]["members"]) > 1:
+        signs.append(sign)
+    blind = masking_warning(evidence.doc["run"].get("zero_gradients", {}), counts["clean_correct"])
+    if blind is not None:
+        signs.append(blind)
+    same = [other for other in others if _same_images(evidence, other)]
+    found = sorted({e.doc["counts"]["clean_correct"] for e in (evidence, *same)})
+    if len(found) > 1:
+        signs.append(
+            f"the clean accuracy changes between evaluations of the same weights on the same images "
+            f"({', '.join(map(str, found))} of {n}): the model is random, or was run on processors that "
+            "round differently. A random model needs a protocol that averages over draws"
+        )
+    return signs
+
+
+def square_sign(broken: int, n: int) -> str | None:
+    """What to say where Square broke `broken` of `n` images after attacks that use gradients."""
+    if broken <= SQUARE_SHARE * n:
+        return None
+    return (
+        f"Square, which uses no gradient, broke {broken} of {n} images that every gradient attack left: "
+        f"more than {100 * SQUARE_SHARE:g} % suggests that gradients mislead (gradient masking), and that "
+        "the robust accuracy is overestimated"
+    )
+
+
+def _same_images(one: Evidence, other: Evidence) -> bool:
+    a, b = one.doc, other.doc
+    return a["dataset"]["digest"] == b["dataset"]["digest"] and a["model"] == b["model"]

@@ -1,0 +1,89 @@
+"""Models of timm that robustzoo did not make: their own preprocessing folded in, so that they take pixels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import timm
+from torch import Tensor, nn
+
+from robustzoo.models.pixel_model import PixelModel
+
+
+class ForeignModelError(ValueError):
+    """A model of timm that cannot be built, or does not say how it wants its pixels."""
+
+
+class ForeignModel(PixelModel):
+    """A timm classifier behind its own normalisation: pixels (B, C, H, W) in [0, 1] to logits (B, K).
+
+    Unlike a PixelModel's, its last layer need not be linear; only `forward` and `normalise` are promised.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, K). Raises: PixelRangeError as PixelModel."""
+        if self.validate_pixels:
+            self._check(x)
+        return self.network(self.normalise(x))
+
+
+def timm_model(name: str, shown: str | None = None, *, pretrained: bool = True) -> ForeignModel:
+    """A model of timm by its own name, in eval mode, on pixels of the size that it was made for.
+
+    Args:
+        name: such as "resnet18" or "vit_base_patch16_224.augreg_in21k_ft_in1k"; "local-dir:FOLDER" for a
+            folder in timm's layout.
+        shown: what Evidence calls it; default: "timm:NAME".
+        pretrained: with weights, from the Hub where timm keeps them. False gives random ones.
+
+    Raises:
+        ForeignModelError: timm has no such model or weights, or the weights cannot be had.
+    """
+    try:
+        network = timm.create_model(name, pretrained=pretrained)
+    except (
+        Exception
+    ) as error:  # of timm, of the Hub's client, of the file: whatever it is, the name is at fault
+        similar = [] if ":" in name else timm.list_models(f"*{name.partition('.')[0]}*")[:5]
+        hint = f" timm has {', '.join(similar)}." if similar else ""
+        raise ForeignModelError(
+            f"timm cannot make {shown or name}: {str(error) or type(error).__name__}.{hint} Expected a name "
+            "of timm.list_models(pretrained=True), with a network or its weights in the Hub's cache"
+        ) from error
+    return fold(network, shown or f"timm:{name}")
+
+
+def timm_folder(folder: Path, shown: str) -> ForeignModel:
+    """The model of a folder in timm's layout (config.json, model.safetensors). Raises: ForeignModelError."""
+    for file in ("config.json", "model.safetensors"):
+        if not (folder / file).is_file():
+            raise ForeignModelError(
+                f"{shown} has no {file}; expected a repository in timm's layout, with config.json and "
+                "model.safetensors (other formats can run code when they are read, so none is tried)"
+            )
+    return timm_model(f"local-dir:{folder}", shown)
+
+
+def fold(network: nn.Module, shown: str) -> ForeignModel:
+    """Put the normalisation that a timm network states in front of it.
+
+    Raises:
+        ForeignModelError: it states none, or no image size.
+    """
+    stated = getattr(network, "pretrained_cfg", None) or {}
+    mean, std, shape = (stated.get(key) for key in ("mean", "std", "input_size"))
+    if mean is None or std is None or shape is None or len(shape) != 3:
+        raise ForeignModelError(
+            f"{shown} does not say how it wants its pixels (mean, std and input_size of its pretrained_cfg); "
+            "write a factory that normalises inside, and name it as FILE.py:FUNCTION"
+        )
+    if stated.get("num_classes") == 0 or getattr(network, "num_classes", None) == 0:
+        raise ForeignModelError(f"{shown} has no classifier (0 classes); expected one that gives logits")
+    try:
+        model = ForeignModel(network.eval(), mean, std)
+    except ValueError as error:
+        raise ForeignModelError(f"{shown}: {error}") from error
+    # Another size would run in many networks, and be another model: the size is part of the preprocessing.
+    model.input_shape = tuple(int(side) for side in shape)
+    model.name = shown
+    return model.eval()

@@ -1,0 +1,131 @@
+"""robustzoo report: text, JSON, figure and HTML say what the Evidence says, with and without the images."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+
+from robustzoo.cards import Evidence
+from robustzoo.cli import group
+from robustzoo.data import load_dataset
+from robustzoo.data.sources import TensorSource
+from robustzoo.evaluation.masking import masking_signs
+from robustzoo.evaluation.pictures import choose_pictures
+from robustzoo.evaluation.report import report
+from robustzoo.evaluation.report_figure import png, stages
+from robustzoo.evaluation.report_html import html
+
+
+@pytest.fixture(scope="module")
+def measured(published):
+    """The Evidence of `published`, and its file."""
+    (path,) = (published / "evidence").glob("*.json")
+    return Evidence.load(path), path
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(group, ["report", *map(str, arguments)])
+
+
+def test_text_and_json_add_up(published, measured):
+    evidence, path = measured
+    counts = evidence.doc["counts"]
+    document = json.loads(run(path, "--json").output)
+    assert sum(row["robust"]["correct"] for row in document["classes"]) == counts["robust_correct"]
+    assert sum(row["clean"]["correct"] for row in document["classes"]) == counts["clean_correct"]
+    assert document["after"]["pgd-5"]["correct"] == counts["robust_correct"]
+    assert document["masking"] == []
+    text = run(published).output
+    assert str(evidence.robust_accuracy) in text and "per class:" in text and "no sign of gradient" in text
+    assert run(published).output == run(path).output, "a model means its main evidence"
+
+
+def test_files_are_whole_deterministic_and_self_contained(measured, tmp_path):
+    _, path = measured
+    for name in ("one", "two"):
+        done = run(path, "--html", tmp_path / f"{name}.html", "--png", tmp_path / f"{name}.png")
+        assert done.exit_code == 0, done.output
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+    page = (tmp_path / "one.html").read_text()
+    assert page == (tmp_path / "two.html").read_text()
+    assert 'src="data:image/png;base64,' in page
+    assert "http" not in page.split("<body>")[1].replace("data:image", "") and "<script" not in page
+    image = np.asarray(Image.open(tmp_path / "one.png").convert("L"))
+    assert min(image.shape) > 800 and image.std() > 10
+
+
+def test_pictures_show_the_clean_image_only_where_the_witness_is_near_it(measured):
+    evidence, path = measured
+    digits = load_dataset("digits", split="test")
+    pictures, note = choose_pictures(evidence, path, digits, 4)
+    assert note is None and len({p.id for p in pictures}) == 4
+    for picture in pictures:
+        assert 0 < picture.distance["linf"] <= evidence.threat_model.eps + 1e-6
+        assert np.array_equal(picture.clean, digits[picture.id][0].numpy())
+    labels = torch.tensor([digits[i][1] for i in range(len(digits))])
+    other = TensorSource(torch.zeros(len(digits), 1, 8, 8), labels, num_classes=10)
+    strange, note = choose_pictures(evidence, path, other, 4)
+    assert all(p.clean is None for p in strange) and "4 witnesses are not within linf:1/40" in note
+    assert len(png(evidence, strange)) > 10_000
+    alone, note = choose_pictures(evidence, path, None, 3)
+    assert len(alone) == 3 and "shown alone" in note
+    assert alone[0].distance is None
+
+
+def test_without_witnesses_there_are_no_pictures(folder):
+    (path,) = (folder / "evidence").glob("*.json")
+    next(path.parent.glob("*.witness.safetensors")).unlink()
+    evidence = Evidence.load(path)
+    pictures, note = choose_pictures(evidence, path, None, 3)
+    assert pictures == [] and "is missing" in note
+    assert Image.open(io.BytesIO(png(evidence, pictures))).width > 800
+
+
+def test_nothing_broken_and_odd_names_are_shown(measured):
+    evidence, _ = measured
+    doc = json.loads(json.dumps(evidence.doc))
+    samples = [{**s, "robust": s["predicted"] == s["label"], "broken_by": None} for s in doc["samples"]]
+    sections = ("protocol", "dataset", "seed", "micro_batch_size", "passes", "run")
+    unbroken = Evidence.build(
+        model={"name": "<b>a & b</b>", "sha256": None},
+        threat_model=evidence.threat_model,
+        samples=samples,
+        **{name: doc[name] for name in sections},
+    )
+    page = html(unbroken, png(unbroken, []), ["a <note>"])
+    assert "<b>a" not in page and "&lt;b&gt;a &amp; b" in page and "a &lt;note&gt;" in page
+    assert [a.correct for _, a in stages(unbroken)] == [doc["counts"]["clean_correct"]] * 2
+
+
+def changed(evidence: Evidence, **sections) -> Evidence:
+    return Evidence({**json.loads(json.dumps(evidence.doc)), **sections})
+
+
+def test_signs_of_masking_are_named(measured):
+    evidence, _ = measured
+    assert masking_signs(evidence) == []
+    counts = {**evidence.doc["counts"], "broken_by": {"apgd-ce": 30, "square": 1}}
+    protocol = {**evidence.doc["protocol"], "members": [{"attack": "apgd-ce"}, {"attack": "square"}]}
+    (sign,) = masking_signs(changed(evidence, counts=counts, protocol=protocol))
+    assert "Square, which uses no gradient, broke 1 of 100 images" in sign
+    alone = {**protocol, "members": [{"attack": "square"}]}
+    assert masking_signs(changed(evidence, counts=counts, protocol=alone)) == []
+    blind = changed(evidence, run={**evidence.doc["run"], "zero_gradients": {"pgd-5": 20}})
+    assert "every gradient was zero for pgd-5 on 20" in masking_signs(blind)[0]
+    fewer = {**evidence.doc["counts"], "clean_correct": evidence.doc["counts"]["clean_correct"] - 1}
+    (sign,) = masking_signs(evidence, [evidence, changed(evidence, counts=fewer)])
+    assert "the clean accuracy changes between evaluations" in sign
+    assert f"flag: {sign}" in report(evidence, others=[changed(evidence, counts=fewer)])
+
+
+def test_bad_input(tmp_path, measured):
+    _, path = measured
+    assert "cannot be read" in run(tmp_path / "absent.json").exception.args[0]
+    done = run(path, "--png", tmp_path / "x.png", "--data", tmp_path / "nowhere", "--json")
+    assert done.exit_code == 2 and not list(tmp_path.iterdir())
