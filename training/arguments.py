@@ -10,6 +10,7 @@ from pathlib import Path
 from robustzoo.registry import Recipe, recipe
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.overrides import parse_assignments
+from training.launch import OFFLOADS, PRECISIONS, Launch
 
 INIT_FROM_RECIPE = "recipe"
 RUNS = Path("runs")
@@ -25,7 +26,11 @@ class Job:
     extra_data: Path | None  # .npz file of generated images, for recipes that have them
     overrides: dict[str, str]  # recipe field -> text, from --set and from flags that change the science
     init_file: Path | None  # a local .safetensors file in place of the recipe's initial checkpoint
-    zero_stage: int  # 0, 1 or 2
+    zero_stage: int  # 0 to 3
+    precision: str  # see training.launch.Launch, which the next three are for too
+    activation_checkpointing: bool
+    offload: str
+    compile: bool
     micro_batch_size: int | None  # samples per process and engine call; None: no accumulation
     max_steps: int | None  # optimizer steps after which to stop; the schedule keeps its length
     seed: int
@@ -33,6 +38,8 @@ class Job:
     checkpoint_every: int | None  # optimizer steps; None: a twentieth of the recipe's
     validate_every: int | None  # optimizer steps; None: a twentieth of the recipe's
     log_every: int  # optimizer steps
+    early_stopping: int | None  # readings without a higher robust accuracy after which to stop; None: never
+    skip_corrupt: bool  # the next readable image stands in for one that is broken
     workers: int  # threads that read images ahead, per process
 
     def recipe(self) -> Recipe:
@@ -45,6 +52,19 @@ class Job:
 
             changes["init"] = f"file:{sha256_file(self.initial_weights)}"
         return recipe(self.name, changes or None)
+
+    def launch(self, recipe: Recipe, world_size: int) -> Launch:
+        """The layout asked for, of this many processes. Raises LaunchError where it does not fit."""
+        return Launch.fit(
+            recipe,
+            world_size,
+            self.micro_batch_size,
+            self.zero_stage,
+            precision=self.precision,
+            activation_checkpointing=self.activation_checkpointing,
+            offload=self.offload,
+            compile=self.compile,
+        )
 
     @property
     def run_folder(self) -> Path:
@@ -90,6 +110,10 @@ def parse(argv: Sequence[str] | None = None) -> Job:
         overrides=overrides,
         init_file=init_file,
         zero_stage=given.zero,
+        precision=given.precision,
+        activation_checkpointing=given.activation_checkpointing,
+        offload=given.offload,
+        compile=given.compile,
         micro_batch_size=given.micro_batch,
         max_steps=given.max_steps,
         seed=given.seed,
@@ -97,6 +121,8 @@ def parse(argv: Sequence[str] | None = None) -> Job:
         checkpoint_every=given.checkpoint_every,
         validate_every=given.validate_every,
         log_every=given.log_every,
+        early_stopping=given.early_stopping,
+        skip_corrupt=given.skip_corrupt,
         workers=given.workers,
     )
 
@@ -132,7 +158,26 @@ def _parser() -> argparse.ArgumentParser:
         help=".npz of generated images (arrays image and label) for recipes that mix them in; none: train "
         "without, a changed recipe",
     )
-    add("--zero", type=_zero_stage, default=1, metavar="0|1|2", help="ZeRO stage (default 1)")
+    add("--zero", type=_zero_stage, default=1, metavar="0|1|2|3", help="ZeRO stage (default 1)")
+    add(
+        "--precision",
+        choices=PRECISIONS,
+        default="float32",
+        help="of matrix products and convolutions (default float32); weights, optimizer, losses, traces and "
+        "pixels are float32 in all of them",
+    )
+    add(
+        "--activation-checkpointing",
+        action="store_true",
+        help="recompute each block in the backward pass of the training pass: less memory, a forward more",
+    )
+    add(
+        "--offload",
+        choices=OFFLOADS,
+        default="none",
+        help="optimizer: its state in the memory of the host (ZeRO 1 to 3)",
+    )
+    add("--compile", action="store_true", help="torch.compile of attack and training pass (ZeRO 0 to 2)")
     add(
         "--micro-batch",
         type=_positive,
@@ -163,6 +208,17 @@ def _parser() -> argparse.ArgumentParser:
     add("--checkpoint-every", type=_positive, metavar="N", help=every)
     add("--validate-every", type=_positive, metavar="N", help=every)
     add("--log-every", type=_positive, default=10, metavar="N", help="optimizer steps (default 10)")
+    add(
+        "--early-stopping",
+        type=_positive,
+        metavar="N",
+        help="stop after N readings in a row without a higher robust accuracy on held-out images",
+    )
+    add(
+        "--skip-corrupt",
+        action="store_true",
+        help="name an image that cannot be read and take the next one (default: stop)",
+    )
     add("--workers", type=_count, default=2, metavar="N", help="threads that read images ahead (default 2)")
     add(
         "--local_rank", type=int, help=argparse.SUPPRESS
@@ -189,11 +245,6 @@ def _seed(text: str) -> int:
 
 
 def _zero_stage(text: str) -> int:
-    if text == "3":
-        raise argparse.ArgumentTypeError(
-            "ZeRO stage 3 is not in this version; use --zero 2 (stage 1 is enough for a ViT-L: its optimizer "
-            "state is what is large, and stage 3 gathers the weights again in every pass of the attack)"
-        )
-    if text not in ("0", "1", "2"):
-        raise argparse.ArgumentTypeError(f"expected a ZeRO stage 0, 1 or 2, got {text!r}")
+    if text not in ("0", "1", "2", "3"):
+        raise argparse.ArgumentTypeError(f"expected a ZeRO stage 0, 1, 2 or 3, got {text!r}")
     return int(text)

@@ -9,6 +9,7 @@ from robustzoo.data.readers.generated import GeneratedImages
 from robustzoo.registry import Recipe
 from robustzoo.registry.recipes import partial
 from training.arguments import Job
+from training.readable_images import ReadableImages
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class TrainingData:
     Attributes:
         recipe: the recipe asked for, or where only a part of its data is at hand the one of that part.
         images: the training images, with generated ones behind the originals where the recipe has them.
+        originals: the training images without generated ones.
         order: which of them make up the batch of a step.
         holdout: images kept out of training, to choose by.
         generated: how many of `images` are generated.
@@ -25,6 +27,7 @@ class TrainingData:
 
     recipe: Recipe
     images: ImageDataset
+    originals: ImageDataset
     order: TrainingOrder | MixedOrder
     holdout: ImageDataset
     generated: int = 0
@@ -45,6 +48,8 @@ def open_training_data(recipe: Recipe, job: Job) -> TrainingData:
     """
     images = load_dataset(recipe.training_data, job.data, "train")
     holdout = load_dataset(recipe.training_data, job.data, "holdout")
+    if job.skip_corrupt:
+        images, holdout = ReadableImages(images), ReadableImages(holdout)
     if recipe.batch_size > len(images):
         raise DataError(
             f"a batch of {recipe.batch_size:,} is more than the {len(images):,} training images; choose a "
@@ -58,7 +63,8 @@ def open_training_data(recipe: Recipe, job: Job) -> TrainingData:
             "set training_images=none"
         )
     recipe = partial(recipe, images=at_hand)
-    data = TrainingData(recipe, images, TrainingOrder(len(images), recipe.batch_size, job.seed), holdout)
+    order = TrainingOrder(len(images), recipe.batch_size, job.seed)
+    data = TrainingData(recipe, images, images, order, holdout)
     if recipe.extra_data == "none":
         return data
     generated = GeneratedImages(job.extra_data, images.image_shape, images.num_classes)

@@ -1,5 +1,7 @@
 """From a run to its model folder: `python training/export.py RUN` writes RUN/model from its last checkpoint.
 
+`--best` takes the checkpoint of the highest robust accuracy on held-out images, and writes RUN/model_best.
+
 train.py does the same at its end. What is written is read back and must give the same logits bit for bit: the
 file that is evaluated and published is the model that was trained.
 
@@ -24,7 +26,7 @@ from robustzoo.models.folder import FolderError, read_folder, write_folder
 from robustzoo.models.pixel_model import PixelModel, pixel_model
 from robustzoo.registry import Recipe, RecipeError
 from robustzoo.registry.recipes import partial
-from training.run_folder import AVERAGES, RunFolder, RunFolderError
+from training.run_folder import RunFolder, RunFolderError, averages_file
 
 _PREFIX = "pixel_model."  # the engine wraps FeaturesAndLogits, whose only child this is
 _CHECKED_IMAGES = 4
@@ -57,43 +59,67 @@ def export_model(folder: Path, recipe: Recipe, weights: Mapping[str, Tensor]) ->
     return digest
 
 
-def export_run(run: RunFolder) -> tuple[int, str]:
-    """Export the newest checkpoint of a run; (optimizer steps it had done, SHA-256 of the weights).
+def export_run(run: RunFolder, *, best: bool = False) -> tuple[Path, int, str]:
+    """Export the newest checkpoint of a run to RUN/model, or its best to RUN/model_best.
+
+    Returns:
+        The model folder, the optimizer steps done, and the SHA-256 of the weights.
 
     Raises:
-        RunFolderError: no run or no whole checkpoint there.
+        RunFolderError: no run or no whole checkpoint there, or no validation yet.
     """
     recipe = Recipe.from_json(run.settings()["recipe"])
     step = run.latest_step()
     if step is None:
         raise RunFolderError(f"{run.path} has no whole checkpoint; train first, or continue with --resume")
+    folder = run.model
+    if best:
+        step, folder = run.best(step).step, run.model_best
+        if step == 0:
+            raise RunFolderError(f"{run.path} has no validation yet, and so no best checkpoint; train on")
     weights = checkpoint_weights(run.checkpoint(step))
-    return step, export_model(run.model, partial(recipe, steps=step), weights)
+    return folder, step, export_model(folder, partial(recipe, steps=step), weights)
 
 
 def checkpoint_weights(folder: Path) -> dict[str, Tensor]:
-    """PixelModel's float32 state in a checkpoint of ZeRO 0, 1 or 2, where every rank holds all weights.
+    """PixelModel's float32 state in a checkpoint; where the run averages its weights, the averages.
 
-    Where the run averages its weights, the averages.
+    In ZeRO 0, 1 and 2 every rank holds all weights, in ZeRO 3 each a part, which are put together here.
 
     Raises:
-        ExportError: DeepSpeed's file is absent or holds something else.
+        ExportError: DeepSpeed's files are absent or hold something else.
     """
     path = folder / "mp_rank_00_model_states.pt"
-    if not path.is_file():
+    if path.is_file():
+        state = torch.load(path, map_location="cpu", weights_only=False)["module"]
+    elif any(folder.glob("zero_pp_rank_*_model_states.pt")):
+        from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint  # takes seconds
+
+        state = get_fp32_state_dict_from_zero_checkpoint(str(folder.parent), tag=folder.name)
+    else:
         raise ExportError(
-            f"{folder} has no {path.name}; it is no checkpoint of ZeRO stage 0, 1 or 2. "
+            f"{folder} has neither {path.name} nor the files of ZeRO 3; it is no checkpoint of a training. "
             "Delete it to export the one before"
         )
-    state = torch.load(path, map_location="cpu", weights_only=False)["module"]
     strays = [name for name in state if not name.startswith(_PREFIX)]
     if strays:
         raise ExportError(
-            f"{path} holds weights that are not of the model: {', '.join(strays[:4])}. "
+            f"{folder} holds weights that are not of the model: {', '.join(strays[:4])}. "
             "Export with the robustzoo that trained it"
         )
-    averages = load_file(folder / AVERAGES) if (folder / AVERAGES).is_file() else {}
-    return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()} | averages
+    weights = {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()}
+    return weights | _averages(folder, weights)
+
+
+def _averages(folder: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The averaged weights in a checkpoint, shaped as `weights`; none where the run averages none."""
+    if (folder / averages_file(None)).is_file():
+        return load_file(folder / averages_file(None))
+    ranks = len(list(folder.glob(averages_file(0).replace("00000", "*"))))
+    parts = [load_file(folder / averages_file(rank)) for rank in range(ranks)]
+    if not parts:
+        return {}
+    return {name: torch.cat([part[name] for part in parts]).view_as(w) for name, w in weights.items()}
 
 
 @torch.no_grad()
@@ -106,13 +132,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "run", type=Path, metavar="RUN", help="the run folder of train.py (only one of your own)"
     )
-    run = RunFolder(parser.parse_args(argv).run)
+    parser.add_argument(
+        "--best",
+        action="store_true",
+        help="the checkpoint of the highest held-out robust accuracy, to RUN/model_best",
+    )
+    given = parser.parse_args(argv)
     try:
-        step, digest = export_run(run)
+        folder, step, digest = export_run(RunFolder(given.run), best=given.best)
     except (RunFolderError, ExportError, FolderError, RecipeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{run.model}: weights after {step:,} steps, sha256 {digest}")
+    print(f"{folder}: weights after {step:,} steps, sha256 {digest}")
     return 0
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from robustzoo.models.pixel_model import PixelModel
 from robustzoo.objectives.objective import Objective
 from robustzoo.objectives.weight_perturbation import perturbed
+from training.passes import Passes
 from training.processes import Processes
 
 MicroBatch = tuple[Tensor, Tensor, Tensor]  # x, x_adv (B, C, H, W); y (B,) or (B, K)
@@ -20,6 +21,7 @@ def perturbed_weights(
     objective: Objective,
     model: PixelModel,
     processes: Processes,
+    passes: Passes,
     micro_batches: Sequence[MicroBatch],
     *,
     step: int,
@@ -36,7 +38,8 @@ def perturbed_weights(
         return
     total: list[Tensor] = []
     for x, x_adv, y in micro_batches:
-        parameters, directions = objective.ascent(model, x, x_adv, y)
+        with passes.recomputing():
+            parameters, directions = objective.ascent(model, x, x_adv, y)
         total = [a.add_(b) for a, b in zip(total, directions, strict=True)] if total else directions
     for direction in total:
         processes.mean(direction)

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,8 @@ def start() -> Processes:
     else:
         accelerator.set_device(local_rank)
         device = torch.device(accelerator.device_name(local_rank))
+    # DeepSpeed's calls of torch.distributed: for its authors, not for those who train, once a step.
+    warnings.filterwarnings("ignore", r".*is deprecated", FutureWarning, r"torch\.distributed")
     if not dist.is_initialized():
         try:
             deepspeed.init_distributed(verbose=False)

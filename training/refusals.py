@@ -8,9 +8,9 @@ from robustzoo.models.initial import InitialWeightsError
 from robustzoo.objectives.objective import ObjectiveError
 from robustzoo.registry import IncompatibleName, RecipeError, UnknownName
 from training.export import ExportError
+from training.launch import LaunchError
 from training.processes import MissingTool, PortInUse, RefusedByRankZero
 from training.run_folder import RunFolderError
-from training.zero import LaunchError
 
 REFUSALS = (
     ArchitectureError,

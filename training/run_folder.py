@@ -5,6 +5,7 @@
     RUN/checkpoints/latest     name of the newest checkpoint, for DeepSpeed's own tools
     RUN/checkpoints/step_00000200/
     RUN/model/                 the model folder, once training has ended
+    RUN/model_best/            that of the best checkpoint, where it was asked for (training/export.py --best)
 
 A checkpoint is written under a temporary name and renamed once every byte is on the disk: a process killed at
 any moment leaves the previous checkpoint, or the new one, and never a part of one.
@@ -15,15 +16,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from robustzoo import atomic_files, folder_lock
+from training.best import NO_READING, Best
 
 SCHEMA = "robustzoo.run/1"
-AVERAGES = "averaged_weights.safetensors"  # in a checkpoint of a run that averages its weights
 _TEMPORARY, _DISCARDED, _MANIFEST = ".writing-", ".discarded-", "manifest.json"
 _ANEW = "restore it, or begin a new run in another --out"
+
+
+def averages_file(rank: int | None) -> str:
+    """Name of the averaged weights in a checkpoint, or of the parts of them that a rank keeps (ZeRO 3)."""
+    return f"averaged_weights{'' if rank is None else f'_rank{rank:05d}'}.safetensors"
 
 
 class RunFolderError(ValueError):
@@ -39,6 +46,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.model = path / "model"
+        self.model_best = path / "model_best"
 
     def check(self, settings: dict[str, Any], *, resume: bool) -> int:
         """Whether a run may start or continue here: the optimizer steps already done. Writes nothing.
@@ -145,23 +153,41 @@ class RunFolder:
         """Where that checkpoint is written before `commit`."""
         return self.checkpoints / f"{_TEMPORARY}step_{step:08d}"
 
-    def commit(self, step: int, keep: int = 2) -> None:
-        """Make a completely written checkpoint visible, then discard all but the newest `keep`."""
+    def commit(self, step: int, best: Best = NO_READING, keep: int = 2) -> None:
+        """Make a completely written checkpoint visible, then discard all but the newest `keep` and the best.
+
+        best: the best reading so far, kept with the checkpoint; its step is that of a checkpoint, or 0.
+        """
         written, final = self.writing(step), self.checkpoint(step)
         files = [path for path in written.iterdir() if path.is_file()]
         for path in files:
             atomic_files.sync(path)
         sizes = {path.name: path.stat().st_size for path in sorted(files)}
-        atomic_files.write_text(
-            written / _MANIFEST, json.dumps({"step": step, "files": sizes}, indent=1) + "\n"
-        )
+        manifest = {"step": step, "best": asdict(best), "files": sizes}
+        atomic_files.write_text(written / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
         if final.exists():
             self._discard(final)
         written.replace(final)
         atomic_files.sync(self.checkpoints)
         atomic_files.write_text(self.checkpoints / "latest", final.name + "\n")
-        for step_before in self._steps()[:-keep]:
-            self._discard(self.checkpoint(step_before))
+        newest = self._steps()[-keep:]
+        # The best of each: should the newest be damaged, the one before still has its own.
+        kept = {*newest, *(self.best(newest_step).step for newest_step in newest)}
+        for step_before in self._steps():
+            if step_before not in kept:
+                self._discard(self.checkpoint(step_before))
+
+    def give_up(self, step: int) -> None:
+        """Remove what `writing` has of a checkpoint that cannot be completed: it only takes up space."""
+        shutil.rmtree(self.writing(step), ignore_errors=True)
+
+    def best(self, step: int) -> Best:
+        """The best reading that the checkpoint after `step` steps knows of; none for step 0."""
+        try:
+            manifest = json.loads((self.checkpoint(step) / _MANIFEST).read_text(encoding="utf-8"))
+            return Best(**manifest["best"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return NO_READING
 
     def latest_step(self) -> int | None:
         """Step of the newest whole checkpoint, None where there is none."""

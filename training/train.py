@@ -11,8 +11,9 @@ as much as the training pass. The run says what that comes to before it starts. 
 
 A recipe holds the science, flags hold the hardware: every layout of a batch over processes and micro-batches
 trains the same model up to rounding. A run that was killed goes on with --resume and ends with the same
-weights, bit for bit on one machine. RUN gets config.json, metrics.jsonl, checkpoints/ (pickles: resume and
-export only runs of your own) and the model folder, model/.
+weights, bit for bit on one machine. RUN gets config.json, metrics.jsonl (`robustzoo plot RUN` draws it),
+checkpoints/ (pickles: resume and export only runs of your own) and the model folder, model/. See
+docs/training.md.
 """
 
 from __future__ import annotations
@@ -43,10 +44,13 @@ from robustzoo.objectives.objective import Objective
 from robustzoo.objectives.weight_averaging import WeightAverage
 from robustzoo.registry.describe import changes
 from robustzoo.registry.recipes import partial
-from training import processes, zero
+from training import ends, processes, zero
 from training.arguments import Job, parse
+from training.best import Best
 from training.data import TrainingData, open_training_data
 from training.export import export_model
+from training.launch import Launch
+from training.passes import Passes
 from training.perturbation import perturbed_weights
 from training.progress import Clock, Metrics, say, step_line
 from training.refusals import REFUSALS
@@ -55,25 +59,30 @@ from training.schedule import expected_cost, learning_rate
 from training.validation import Validation
 
 
-class NonFiniteLoss(ArithmeticError):
-    """Training has diverged."""
-
-
 def train(job: Job) -> None:
     """Everything from names to the model folder. Refuses bad input before it writes anything."""
     # ---- What to train, on what, and how it is laid out on this hardware ----------------------------------
     data = open_training_data(job.recipe(), job)
     recipe = data.recipe
     objective = Objective(recipe)
-    launch = zero.Launch.fit(recipe, processes.world_size(), job.micro_batch_size, job.zero_stage)
+    launch = job.launch(recipe, processes.world_size())
     all_steps = recipe.stop_after or recipe.total_steps
     last_step = min(job.max_steps or all_steps, all_steps)
+    twentieth = max(recipe.total_steps // 20, 1)
+    validate_every = min(job.validate_every or twentieth, last_step)
+    checkpoint_every = job.checkpoint_every or twentieth
 
     # ---- Processes, and whether the run folder may be used ------------------------------------------------
     group = processes.start()
     run = RunFolder(job.run_folder)
     settings = snapshot(job, data, launch)
     done = group.decide(lambda: run.check(settings, resume=job.resume))
+    best = group.decide(lambda: run.best(done))
+    if best.stops(job.early_stopping):
+        last_step = done
+    validation = Validation(
+        recipe, data.holdout, data.originals, group, launch.micro_batch_size, every=validate_every
+    )
 
     # ---- Initial weights, the same on every rank ----------------------------------------------------------
     torch.manual_seed(job.seed)
@@ -86,7 +95,8 @@ def train(job: Job) -> None:
 
     # ---- Engine, and what a checkpoint restores: weights and optimizer, then random states ----------------
     engine = zero.build_engine(recipe, launch, model, objective.weight_decay)
-    average = None if recipe.swa_decay is None else WeightAverage(model, recipe.swa_decay)
+    passes = Passes(engine, launch)
+    average = None if recipe.swa_decay is None else zero.weight_average(engine, model, recipe.swa_decay)
     torch.manual_seed(job.seed + 1 + group.rank)  # for dropout and stochastic depth
     if done:
         zero.load_state(engine, run.checkpoint(done), group.rank, average)
@@ -95,101 +105,131 @@ def train(job: Job) -> None:
     if group.is_main:
         run.begin(settings)
         metrics = Metrics(run.metrics, done)
-        say(f"{recipe.name}: {data.describe()}, {launch.describe(recipe)}, starting from {initial}")
-        for key, value, was in changes(recipe):
-            say(f"changed from {recipe.base_name}: {key} {value} (was {was})")
-        if data.images.shortfall:
-            say(f"not the whole data set, so not a model of its name: {data.images.shortfall}")
-        what = f"resuming after step {done:,}" if done else "cost"
-        if job.resume and not done:
-            what = "resuming at step 0, for there is no whole checkpoint yet"
-        say(f"{what}: {expected_cost(recipe, max(last_step - done, 0))}")
+        introduce(job, data, launch, initial, done, last_step)
 
-    # ---- Steps --------------------------------------------------------------------------------------------
-    batches = training_batches(
-        data.images,
-        data.order,
-        done,
-        last_step,
-        augmentation=recipe.augmentation,
-        rank=group.rank,
-        world_size=group.world_size,
-        micro_batch=launch.micro_batch_size,
-        workers=job.workers,
-    )
-    twentieth = max(recipe.total_steps // 20, 1)
-    validate_every = min(job.validate_every or twentieth, last_step)
-    validation = Validation(recipe, data.holdout, group, launch.micro_batch_size, every=validate_every)
-    clock = Clock(done, last_step, recipe.batch_size)
-    engine.train()
-    for step in range(done, last_step):
-        rate = learning_rate(recipe, step)
-        zero.set_learning_rate(engine, rate)
-        micro_batches, micro_terms = [], []
-        for _ in range(launch.accumulation(recipe)):
-            epochs, ids, x, y = (tensor.to(group.device) for tensor in next(batches)[1:])
-            x = augment(x, recipe, job.seed, epochs, ids)
-            if recipe.cutmix:
-                x, y = cutmix(x, y, recipe.num_classes, job.seed, epochs, ids)
-            x_adv = objective.attack(model, x, y, step=step, seed=job.seed, epochs=epochs, ids=ids)
-            micro_batches.append((x, x_adv, y))
-        with perturbed_weights(objective, model, group, micro_batches, step=step):
-            for x, x_adv, y in micro_batches:
-                features, logits = engine(objective.inputs(x, x_adv))
-                terms = objective.terms(features, logits, y, step=step)
-                zero.backward(engine, terms["total"])
-                micro_terms.append(torch.stack([value.detach() for value in terms.values()]))
-        gradient_norm = zero.optimizer_step(engine)
-        if average is not None:
-            average.update()
+    with ends.told(run, group):
+        # ---- Steps ----------------------------------------------------------------------------------------
+        batches = training_batches(
+            data.images,
+            data.order,
+            done,
+            last_step,
+            augmentation=recipe.augmentation,
+            rank=group.rank,
+            world_size=group.world_size,
+            micro_batch=launch.micro_batch_size,
+            workers=job.workers,
+        )
+        clock = Clock(done, last_step, recipe.batch_size)
+        engine.train()
+        last = done == last_step
+        while not last:
+            step, done = done, done + 1
+            rate = learning_rate(recipe, step)
+            zero.set_learning_rate(engine, rate)
+            micro_batches, micro_terms = [], []
+            for _ in range(launch.accumulation(recipe)):
+                epochs, ids, x, y = (tensor.to(group.device) for tensor in next(batches)[1:])
+                x = augment(x, recipe, job.seed, epochs, ids)
+                if recipe.cutmix:
+                    x, y = cutmix(x, y, recipe.num_classes, job.seed, epochs, ids)
+                x_adv = objective.attack(
+                    passes.attack, x, y, step=step, seed=job.seed, epochs=epochs, ids=ids
+                )
+                micro_batches.append((x, x_adv, y))
+            with perturbed_weights(objective, model, group, passes, micro_batches, step=step):
+                for x, x_adv, y in micro_batches:
+                    features, logits = passes.train(objective.inputs(x, x_adv))
+                    terms = objective.terms(features, logits, y, step=step)
+                    zero.backward(engine, terms["total"])
+                    micro_terms.append(torch.stack([value.detach() for value in terms.values()]))
+            gradient_norm = zero.optimizer_step(engine)
+            skipped = zero.skipped(engine)
+            if average is not None and not skipped:
+                average.update()
 
-        # ---- What to say and to keep after the step -------------------------------------------------------
-        means = dict(zip(terms, group.mean(torch.stack(micro_terms).mean(dim=0)).tolist(), strict=True))
-        if not all(map(math.isfinite, (*means.values(), gradient_norm))):
-            raise NonFiniteLoss(diverged(run, step, means, gradient_norm))
-        due = {
-            what: (step + 1) % every == 0 or step + 1 == last_step
-            for what, every in (
-                ("log", job.log_every),
-                ("validate", validate_every),
-                ("checkpoint", job.checkpoint_every or twentieth),
-            )
-        }
-        if not any(due.values()):
-            continue
-        images_per_second, seconds_left = clock.read(step + 1)
-        record = means | {
-            "l2": objective.l2_term(engine.module).item(),
-            "gradient_norm": gradient_norm,
-            "learning_rate": rate,
-            "trh_lambda": objective.trh_lambda(step),
-            "epsilon": objective.threat_model(step).eps,
-            "images_per_second": float(f"{images_per_second:.4g}"),
-        }
-        if due["validate"]:
-            with nullcontext() if average is None else average.in_place():  # what is exported is validated
-                record |= validation.run(model)
+            # ---- What to say and to keep after the step ---------------------------------------------------
+            means = dict(zip(terms, group.mean(torch.stack(micro_terms).mean(dim=0)).tolist(), strict=True))
+            if not all(map(math.isfinite, (*means.values(), 0.0 if skipped else gradient_norm))):
+                raise ends.NonFiniteLoss(diverged(done, means, gradient_norm))
+            last = done == last_step
+            if not last and all(done % n for n in (job.log_every, validate_every, checkpoint_every)):
+                continue
+            images_per_second, seconds_left = clock.read(done)
+            record = means | {
+                "l2": zero.l2_term(engine, objective),
+                "learning_rate": rate,
+                "trh_lambda": objective.trh_lambda(step),
+                "epsilon": objective.threat_model(step).eps,
+                "images_per_second": float(f"{images_per_second:.4g}"),
+            }
+            if not skipped:
+                record["gradient_norm"] = gradient_norm
+            if launch.precision == "fp16":
+                record["loss_scale"] = zero.loss_scale(engine)
+            if last or done % validate_every == 0:
+                with nullcontext() if average is None else average.in_place():  # what is exported
+                    record |= validation.run(passes.logits)
+                best = best.after(done, record["pgd10_accuracy"])
+                last = last or best.stops(job.early_stopping)
+            if group.is_main:
+                metrics.write(done, **record)
+                say(step_line(done, last_step, record, seconds_left))
+            if last or best.step == done or done % checkpoint_every == 0:
+                write_checkpoint(engine, run, group, done, average, best)
+            clock.restart(done)
+
+        # ---- Export: the file that is evaluated is the file that is published -----------------------------
+        weights = zero.trained_weights(engine, average)
         if group.is_main:
-            metrics.write(step + 1, **record)
-            say(step_line(step + 1, last_step, record, seconds_left))
-        if due["checkpoint"]:
-            zero.save_state(engine, run.writing(step + 1), group.rank, average)
-            group.barrier()
-            group.decide(lambda done=step + 1: run.commit(done))
-        clock.restart(step + 1)
-
-    # ---- Export: the file that is evaluated is the file that is published ---------------------------------
-    if group.is_main:
-        metrics.close()
-        exported = partial(recipe, steps=last_step)
-        digest = export_model(run.model, exported, zero.trained_weights(engine, average))
-        if exported != recipe:
-            say(f"stopped after {last_step:,} of {recipe.total_steps:,} steps: the model is {exported.name}")
-        say(f"exported {run.model} (model.safetensors sha256 {digest})")
-    group.barrier()
+            metrics.close()
+            exported = partial(recipe, steps=done)
+            digest = export_model(run.model, exported, weights)
+            if exported != recipe:
+                say(f"stopped after {done:,} of {recipe.total_steps:,} steps: the model is {exported.name}")
+            say(f"exported {run.model} (model.safetensors sha256 {digest})")
+            if 0 < best.step < done:
+                say(
+                    f"robust accuracy on held-out images was highest after step {best.step:,} "
+                    f"({best.accuracy:.4f}): python training/export.py {run.path} --best exports that model"
+                )
+        group.barrier()
 
 
-def snapshot(job: Job, data: TrainingData, launch: zero.Launch) -> dict[str, Any]:
+def introduce(job: Job, data: TrainingData, launch: Launch, initial: str, done: int, last_step: int) -> None:
+    """Say what is trained, how it is laid out, and what it will cost."""
+    recipe = data.recipe
+    say(f"{recipe.name}: {data.describe()}, {launch.describe(recipe)}, starting from {initial}")
+    for key, value, was in changes(recipe):
+        say(f"changed from {recipe.base_name}: {key} {value} (was {was})")
+    if data.images.shortfall:
+        say(f"not the whole data set, so not a model of its name: {data.images.shortfall}")
+    what = f"resuming after step {done:,}" if done else "cost"
+    if job.resume and not done:
+        what = "resuming at step 0, for there is no whole checkpoint yet"
+    say(f"{what}: {expected_cost(recipe, last_step - done)}")
+
+
+def write_checkpoint(
+    engine, run: RunFolder, group: processes.Processes, step: int, average: WeightAverage | None, best: Best
+) -> None:
+    """Every rank writes its part, then rank 0 makes the whole visible.
+
+    Raises:
+        CheckpointNotWritten: a disk refused; nothing of the checkpoint is left.
+    """
+    try:
+        zero.save_state(engine, run.writing(step), group.rank, average)
+        group.barrier()
+        group.decide(lambda: run.commit(step, best))
+    except (OSError, RuntimeError) as error:  # torch's own writer raises RuntimeError
+        run.give_up(step)
+        raise ends.CheckpointNotWritten(
+            f"the checkpoint after step {step:,} could not be written in {run.checkpoints}: {error}"
+        ) from error
+
+
+def snapshot(job: Job, data: TrainingData, launch: Launch) -> dict[str, Any]:
     """config.json: all that is needed to run this again. What is "fixed" must not change on --resume."""
     recipe = data.recipe
     return {
@@ -201,6 +241,11 @@ def snapshot(job: Job, data: TrainingData, launch: zero.Launch) -> dict[str, Any
             "processes": launch.world_size,
             "micro_batch_size": launch.micro_batch_size,
             "zero_stage": launch.zero_stage,
+            "precision": launch.precision,
+            "activation_checkpointing": launch.activation_checkpointing,
+            "offload": launch.offload,
+            "compile": launch.compile,
+            "skip_corrupt": job.skip_corrupt,
             "training_images": len(data.images),
             "generated_images": data.generated,
         },
@@ -210,25 +255,27 @@ def snapshot(job: Job, data: TrainingData, launch: zero.Launch) -> dict[str, Any
     }
 
 
-def diverged(run: RunFolder, step: int, means: dict[str, float], gradient_norm: float) -> str:
+def diverged(step: int, means: dict[str, float], gradient_norm: float) -> str:
     """The last words of a run whose loss or gradient is no number."""
-    good = run.latest_step()
-    kept = f"the last good checkpoint is {run.checkpoint(good)}" if good else "there is no checkpoint yet"
     terms = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
     return (
-        f"not finite at step {step + 1}: {terms}, gradient norm {gradient_norm:.4g}; {kept}. Try a lower "
-        "rate (--set base_lr=X), a longer warm-up (--set warmup_steps=N) or gradient clipping, in a new run"
+        f"not finite at step {step}: {terms}, gradient norm {gradient_norm:.4g}. Resumed, the run comes to "
+        "the same step: try a lower rate (--set base_lr=X), a longer warm-up (--set warmup_steps=N) or "
+        "gradient clipping, in a new run"
     )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Status 0: trained and exported; 1: diverged; 2: refused, with the reason in words on rank 0."""
+    """Status 0: trained and exported; 1: begun and ended early; 2: refused. The reason is told in words."""
     try:
         train(parse(argv))
-    except (*REFUSALS, NonFiniteLoss) as error:
+    except ends.TrainingStopped as error:
+        say(f"error: {error}")  # on the process where it happened: the others know no more
+        return 1
+    except REFUSALS as error:
         if os.environ.get("RANK", "0") == "0":
             say(f"error: {error}")
-        return 1 if isinstance(error, NonFiniteLoss) else 2
+        return 2
     return 0
 
 

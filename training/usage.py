@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from robustzoo.registry import IncompatibleName, RecipeError, UnknownName, recipe
 from robustzoo.registry.catalog import DATASETS
 from training.arguments import Job, parse
+from training.launch import LaunchError
 from training.progress import say
 from training.run_folder import RunFolder, RunFolderError
 
@@ -24,17 +25,17 @@ def refuse_bad_usage(argv: Sequence[str] | None = None) -> None:
     """
     try:
         check(parse(argv))
-    except (IncompatibleName, RecipeError, RunFolderError, UnknownName, UsageError) as error:
+    except (IncompatibleName, LaunchError, RecipeError, RunFolderError, UnknownName, UsageError) as error:
         if os.environ.get("RANK", "0") == "0":
             say(f"error: {error}")
         sys.exit(2)
 
 
 def check(job: Job) -> None:
-    """The name, the changes to its recipe, and the paths.
+    """The name, the changes to its recipe, the layout, and the paths.
 
     Raises:
-        UnknownName, IncompatibleName, RecipeError, RunFolderError, UsageError: in words.
+        UnknownName, IncompatibleName, LaunchError, RecipeError, RunFolderError, UsageError: in words.
     """
     made = recipe(job.name, job.overrides or None)
     dataset = DATASETS[made.training_data]
@@ -64,6 +65,7 @@ def check(job: Job) -> None:
         raise UsageError(
             f"--extra-data {job.extra_data}: no such file; expected an .npz of images and labels"
         )
+    job.launch(made, int(os.environ.get("WORLD_SIZE", "1")))
     if _one_machine():  # of several, only that of rank 0 need have the run folder
         RunFolder(job.run_folder).check_place(resume=job.resume)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ class PixelModel(nn.Module):
 
     Attributes:
         validate_pixels: check every input (True). Loops that clamp to [0, 1] themselves set it to False.
+        compute_dtype: None, or torch.bfloat16 or float16 for autocast up to the features, in training only;
+            weights, features and the head stay float32.
         name, recipe, threat_model, card, license, folder: what the weights are and where they came from; None
             for a model that was not loaded. `card` is the text of README.md.
 
@@ -59,6 +62,7 @@ class PixelModel(nn.Module):
             # Not persistent: the stored weights are exactly timm's keys, the numbers live in config.json.
             self.register_buffer(label, tensor.view(-1, 1, 1), persistent=False)
         self.validate_pixels = True
+        self.compute_dtype: torch.dtype | None = None
         self.name: str | None = None
         self.recipe: Recipe | None = None
         self.threat_model: ThreatModel | None = None
@@ -83,8 +87,11 @@ class PixelModel(nn.Module):
         """
         if self.validate_pixels:
             self._check(x)
-        tokens = self.network.forward_features(self.normalise(x))
-        return self.network.forward_head(tokens, pre_logits=True)
+        lowered = self.compute_dtype is not None
+        with torch.autocast(x.device.type, self.compute_dtype) if lowered else nullcontext():
+            tokens = self.network.forward_features(self.normalise(x))
+            features = self.network.forward_head(tokens, pre_logits=True)
+        return features.float() if lowered else features
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, K) of pixels x: (B, C, H, W) in [0, 1].

@@ -12,7 +12,7 @@ they never add up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -179,9 +179,9 @@ class Objective:
         return self.recipe.trh_lambda * SCHEDULES[self.recipe.trh_schedule](step, self.recipe.total_steps)
 
     @torch.no_grad()
-    def l2_term(self, module: nn.Module) -> Tensor:
-        """gamma |theta|^2 (or l2_reg |theta|^2) over all parameters, a float32 scalar to log, no gradient."""
-        squares = [at_least_float32(parameter).square().sum() for parameter in module.parameters()]
+    def l2_term(self, weights: Iterable[Tensor]) -> Tensor:
+        """gamma |theta|^2 (or l2_reg |theta|^2) over these weights, a float32 scalar to log, no gradient."""
+        squares = [at_least_float32(weight).square().sum() for weight in weights]
         return 0.5 * self.weight_decay * torch.stack(squares).sum()
 
     def _trace(self, f: Tensor | None, g: Tensor | None, fa: Tensor, ga: Tensor, y: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -16,37 +16,49 @@ class WeightAverage:
         module: float parameters are averaged, in float32; it must have no float buffers in its state, which
             an average of weights would not fit (batch norm statistics).
         decay: in [0, 1).
+        weights: the tensors to average by name, asked for anew at every use; default: the parameters of the
+            module. A process that keeps a part of every weight gives those parts: averaging is element-wise.
+        written: called when `in_place` has written to the weights, where copies of them must be dropped.
 
-    Memory: a copy of the weights, on every rank.
+    Memory: a copy of the weights, or of the parts of them.
 
     Raises:
         ValueError: decay outside its range, or a float buffer.
     """
 
-    def __init__(self, module: nn.Module, decay: float) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        decay: float,
+        weights: Callable[[], Mapping[str, Tensor]] | None = None,
+        written: Callable[[], None] = lambda: None,
+    ) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"decay is {decay}; expected a number in [0, 1), such as 0.995")
         self.decay = decay
-        self._parameters = dict(module.named_parameters())
+        parameters = dict(module.named_parameters())
+        self._weights = (lambda: parameters) if weights is None else weights
+        self._written = written
         stray = [
             name
             for name, tensor in module.state_dict().items()
-            if tensor.is_floating_point() and name not in self._parameters
+            if tensor.is_floating_point() and name not in parameters
         ]
         if stray:
             raise ValueError(f"{stray[0]} is a buffer, not a weight: averaging would leave it as it is")
-        self._average = {name: p.detach().float().clone() for name, p in self._parameters.items()}
+        self._average = {name: weight.detach().float().clone() for name, weight in self._weights().items()}
 
     @torch.no_grad()
     def update(self) -> None:
         """Take in the weights as they are now: once after every optimizer step."""
-        weights = [parameter.detach().float() for parameter in self._parameters.values()]
-        torch._foreach_lerp_(list(self._average.values()), weights, 1.0 - self.decay)
+        weights = self._weights()
+        current = [weights[name].detach().float() for name in self._average]
+        torch._foreach_lerp_(list(self._average.values()), current, 1.0 - self.decay)
 
     @contextmanager
     def in_place(self):
         """The averaged weights in the module inside the block; its own weights, bit for bit, afterwards."""
-        kept = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
+        kept = {name: weight.detach().clone() for name, weight in self._weights().items()}
         try:
             self._fill(self._average)
             yield
@@ -72,5 +84,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def _fill(self, weights: Mapping[str, Tensor]) -> None:
-        for name, parameter in self._parameters.items():
-            parameter.copy_(weights[name])
+        self._written()  # before too: a copy that is written back later would undo what is written here
+        for name, weight in self._weights().items():
+            weight.copy_(weights[name])
+        self._written()

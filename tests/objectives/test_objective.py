@@ -86,7 +86,7 @@ def test_a_whole_step_equals_the_written_out_objective(loss, loss_stop, trh_stop
 
     optimizer = torch.optim.SGD(ours.parameters(), lr=0.1, weight_decay=objective.weight_decay)
     terms = step_terms(objective, ours, x, x_adv, y)
-    l2 = objective.l2_term(ours)
+    l2 = objective.l2_term(ours.parameters())
     terms["total"].backward()
     optimizer.step()
 
@@ -172,7 +172,7 @@ def test_gamma_replaces_the_l2_regularisation():
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
         model.bias.copy_(torch.tensor([1.0, 0.0]))
-    term = Objective(make_recipe(AT, TRH)).l2_term(model)
+    term = Objective(make_recipe(AT, TRH)).l2_term(model.parameters())
     assert term.item() == pytest.approx(1e-3 * 31.0) and not term.requires_grad
 
 

@@ -15,14 +15,13 @@ if str(ROOT) not in sys.path:
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read when DeepSpeed is imported; two ranks need no two GPUs
 pytest.importorskip("deepspeed", reason="training needs the extra `train`")
 
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
 
 @pytest.fixture
 def train(monkeypatch):
     """train.py's `main` in this process, on one thread; the launcher's variables are gone afterwards."""
     import torch
 
+    from tests.training.ranks import LAUNCHER_VARIABLES
     from training.train import main
 
     for name in LAUNCHER_VARIABLES:  # noted first, so that what `main` sets is undone
@@ -39,12 +38,12 @@ def train(monkeypatch):
 @pytest.fixture
 def subprocess_environment():
     """Environment of a training process of its own: one thread, no variables of a launcher."""
-    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
-    path = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
-    return environment | {"OMP_NUM_THREADS": "1", "PATH": path}
+    from tests.training.ranks import training_environment
+
+    return training_environment()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def weights():
     """Tensors of an exported model folder, by name."""
     from safetensors.torch import load_file

@@ -74,8 +74,8 @@ def test_a_local_file_is_a_change_of_the_recipe(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--zero", "3"], "ZeRO stage 3 is not in this version; use --zero 2"),
-        (["--zero", "x"], "expected a ZeRO stage 0, 1 or 2, got 'x'"),
+        (["--zero", "4"], "expected a ZeRO stage 0, 1, 2 or 3, got '4'"),
+        (["--zero", "x"], "expected a ZeRO stage 0, 1, 2 or 3, got 'x'"),
         (["--max-steps", "0"], "at least 1, got '0'"),
         (["--micro-batch", "-4"], "micro-batch"),
         (["--seed", "1.5"], "whole number from 0"),

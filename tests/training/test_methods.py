@@ -11,8 +11,8 @@ import torch
 from robustzoo.models import read_folder
 from robustzoo.registry import all_names
 from robustzoo.registry.names import parse
+from tests.training.ranks import run_on_ranks
 from tests.training.small import SGD, small
-from tests.training.two_ranks import run_on_two_ranks
 
 DIGITS = "vit_micro2.digits_linf"
 ALONE = [
@@ -29,7 +29,7 @@ def test_the_methods_are_those_of_the_paper():
 
 
 @pytest.mark.slow
-def test_fifty_steps_of_every_method_on_two_ranks(subprocess_environment, tmp_path):
+def test_fifty_steps_of_every_method_on_two_ranks(tmp_path):
     """The recipes themselves, cut to a batch of 16: ZeRO 1, finite, weights of their own, a model that
     loads."""
     flags = [
@@ -45,7 +45,7 @@ def test_fifty_steps_of_every_method_on_two_ranks(subprocess_environment, tmp_pa
         "1000",
     ]
     lists = [[name, *flags, "--out", str(tmp_path / name)] for name in ALONE + TOGETHER]
-    run_on_two_ranks(lists, subprocess_environment, tmp_path)
+    run_on_ranks(2, lists, tmp_path)
     digests = set()
     for name in ALONE + TOGETHER:
         lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 import subprocess
 import sys
@@ -12,60 +11,17 @@ import time
 import pytest
 import torch
 
-from robustzoo.data import TrainingOrder, augment, load_dataset
+from robustzoo.data import load_dataset
 from robustzoo.models import read_folder, sha256_file
 from robustzoo.models.pixel_model import pixel_model
 from robustzoo.objectives.objective import Objective
 from robustzoo.registry import recipe
 from robustzoo.registry.recipes import partial
+from tests.training.plain_pytorch import largest_difference, plain_pytorch
 from tests.training.small import AT_TRH, NO_ATTACK, ROOT, SGD, TRADES_TRH, small
 from training import export
 from training.arguments import parse
 from training.run_folder import RunFolder
-
-
-def plain_pytorch(arguments: list[str], seed: int = 0) -> dict[str, torch.Tensor]:
-    """The same training as a user would write it by hand: no engine, the L2 term in the loss's gradient."""
-    plan = parse([*arguments, "--out", "unused"]).recipe()
-    objective, data = Objective(plan), load_dataset(plan.dataset, split="train")
-    torch.manual_seed(seed)
-    model = pixel_model(plan)
-    parameters = list(model.parameters())
-    moments = [torch.zeros_like(p) for p in parameters], [torch.zeros_like(p) for p in parameters]
-    order = TrainingOrder(len(data), plan.batch_size, seed)
-    for step in range(plan.total_steps):
-        if step < plan.warmup_steps:
-            rate = plan.base_lr * (step + 1) / plan.warmup_steps
-        else:
-            part = (step - plan.warmup_steps) / (plan.total_steps - plan.warmup_steps)
-            rate = plan.base_lr * (1 + math.cos(math.pi * part)) / 2
-        epochs, ids = order.batch(step)
-        x, y = (torch.stack([torch.as_tensor(data[i][k]) for i in ids.tolist()]) for k in (0, 1))
-        x = augment(x, plan, seed, epochs, ids)
-        x_adv = objective.attack(model, x, y, step=step, seed=seed, epochs=epochs, ids=ids)
-        features = model.features(objective.inputs(x, x_adv))
-        loss = objective.terms(features, model.head(features), y, step=step)["total"]
-        gradients = torch.autograd.grad(loss, parameters)
-        norm = torch.cat([g.flatten() for g in gradients]).norm().item()
-        clip = min(1.0, plan.gradient_clipping / (norm + 1e-6))
-        assert clip < 1, "clipping should be active, or its order with the L2 term is not tested"
-        with torch.no_grad():
-            for p, g, first, second in zip(parameters, gradients, *moments, strict=True):
-                g = clip * g + objective.weight_decay * p
-                if plan.optimizer == "sgd":
-                    first.mul_(plan.momentum).add_(g)
-                    p -= rate * first
-                else:
-                    first.mul_(plan.momentum).add_((1 - plan.momentum) * g)
-                    second.mul_(0.999).add_(0.001 * g * g)
-                    scale = (second / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8
-                    p -= rate * first / (1 - plan.momentum ** (step + 1)) / scale
-    return model.network.state_dict()
-
-
-def largest_difference(a, b) -> float:
-    assert a.keys() == b.keys()
-    return max((a[name] - b[name]).abs().max().item() for name in a)
 
 
 @pytest.mark.parametrize("stage", ["0", "1", "2"])
@@ -231,10 +187,10 @@ def test_export_notices_other_logits(tmp_path, monkeypatch):
 def test_divergence_stops_and_names_the_last_good_checkpoint(train, tmp_path, capsys):
     arguments = ["--out", str(tmp_path / "run"), "--checkpoint-every", "1", "--set", "base_lr=1e30"]
     assert train([TRADES_TRH, *small(warmup_steps=0), *arguments]) == 1
-    error = capsys.readouterr().err.splitlines()[-1]
+    error = capsys.readouterr().err
     good = RunFolder(tmp_path / "run").latest_step()
-    assert f"not finite at step {good + 1}" in error
-    assert str(RunFolder(tmp_path / "run").checkpoint(good)) in error
+    assert f"not finite at step {good + 1}" in error and "in a new run\nkept: " in error
+    assert f"kept: {RunFolder(tmp_path / 'run').checkpoint(good)}\n" in error
     assert not (tmp_path / "run/model").exists()
 
 

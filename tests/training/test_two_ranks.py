@@ -10,19 +10,15 @@ import time
 import pytest
 
 from robustzoo.models import read_folder, sha256_file
+from tests.training.plain_pytorch import largest_difference
+from tests.training.ranks import free_port, run_on_ranks
 from tests.training.small import AT_TRH, NO_ATTACK, ROOT, SGD, TRADES_TRH, small
-from tests.training.two_ranks import free_port, run_on_two_ranks
 from training.run_folder import RunFolder
 
 MODEL = "model/model.safetensors"
 
 
-def largest_difference(a, b) -> float:
-    assert a.keys() == b.keys()
-    return max((a[name] - b[name]).abs().max().item() for name in a)
-
-
-def test_two_ranks_equal_one(subprocess_environment, train, tmp_path, weights):
+def test_two_ranks_equal_one(train, tmp_path, weights):
     at, trades = [AT_TRH, *small(), *SGD], [TRADES_TRH, *small(), *SGD, *NO_ATTACK]
     runs = {
         **{f"zero{stage}": [*at, "--zero", stage] for stage in "012"},
@@ -32,7 +28,7 @@ def test_two_ranks_equal_one(subprocess_environment, train, tmp_path, weights):
     }
     lists = [[*arguments, "--out", str(tmp_path / name)] for name, arguments in runs.items()]
     lists.append([*at, "--out", str(tmp_path / "cut"), "--resume"])
-    texts = run_on_two_ranks(lists, subprocess_environment, tmp_path)
+    texts = run_on_ranks(2, lists, tmp_path)
     assert "batch 8 = 2 processes x 4 x 1 accumulated, ZeRO 1" in texts[0]
     assert "step 1/4" in texts[0] and "step 1/4" not in texts[1]
 

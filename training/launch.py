@@ -1,0 +1,116 @@
+"""How a recipe is laid out on hardware: processes, micro-batches, ZeRO stage, precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from robustzoo.registry import Recipe
+
+PRECISIONS = ("float32", "bf16", "fp16")
+OFFLOADS = ("none", "optimizer")
+
+
+class LaunchError(ValueError):
+    """Hardware flags that do not fit the recipe, or one another."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A layout; nothing in here changes the result beyond rounding.
+
+    Attributes:
+        world_size: processes.
+        micro_batch_size: samples per process and engine call.
+        zero_stage: 0 to 3.
+        precision: what the network's matrix products and convolutions run in; weights, optimizer, losses,
+            traces and pixels are float32 in all of them.
+        activation_checkpointing: recompute each block in the backward pass of the training pass.
+        offload: "optimizer": the optimizer's state lives in the memory of the host.
+        compile: torch.compile of the attack and of the training pass.
+    """
+
+    world_size: int
+    micro_batch_size: int
+    zero_stage: int = 1
+    precision: str = "float32"
+    activation_checkpointing: bool = False
+    offload: str = "none"
+    compile: bool = False
+
+    @classmethod
+    def fit(
+        cls,
+        recipe: Recipe,
+        world_size: int,
+        micro_batch_size: int | None,
+        zero_stage: int = 1,
+        **settings: str | bool,
+    ) -> Launch:
+        """Lay out the recipe's batch; without a micro-batch size each process takes its share in one pass.
+
+        Args:
+            settings: the fields from `precision` on.
+
+        Raises:
+            LaunchError: the batch is not a whole number of micro-batches on every process, or settings that
+                do not go together or with the recipe.
+        """
+        batch = recipe.batch_size
+        if batch % world_size:
+            raise LaunchError(
+                f"the batch of {batch} does not divide evenly over {world_size} processes; "
+                f"choose --batch-size as a multiple of {world_size}, or another number of processes"
+            )
+        share = batch // world_size
+        micro = share if micro_batch_size is None else micro_batch_size
+        if share % micro:
+            divisors = [d for d in range(1, share + 1) if share % d == 0]
+            near = sorted(sorted(divisors, key=lambda d: abs(d - micro))[:3])
+            raise LaunchError(
+                f"--micro-batch {micro} does not divide the {share} samples of each process (batch {batch} "
+                f"over {world_size}); the nearest that do: {', '.join(map(str, near))}"
+            )
+        launch = cls(world_size, micro, zero_stage, **settings)
+        launch.refuse_what_does_not_go_together(recipe)
+        return launch
+
+    def refuse_what_does_not_go_together(self, recipe: Recipe) -> None:
+        """Raises LaunchError with what to use instead."""
+        if self.zero_stage == 3 and recipe.awp_delta is not None:
+            raise LaunchError(
+                f"{recipe.name} has AWP, which scales every weight by its own norm, and ZeRO 3 leaves no "
+                "process a whole weight: use --zero 2, which shards all but the weights"
+            )
+        if self.zero_stage == 3 and self.compile:
+            raise LaunchError(
+                "--compile traces whole weights, and ZeRO 3 gathers them in hooks that no graph holds: use "
+                "--zero 2, or leave --compile out"
+            )
+        if self.zero_stage == 0 and self.offload != "none":
+            raise LaunchError(
+                "--offload optimizer moves the partition that a process updates, and ZeRO 0 has none: use "
+                "--zero 1"
+            )
+        if self.zero_stage == 0 and self.precision == "fp16":
+            raise LaunchError(
+                "--precision fp16 scales its loss in DeepSpeed's ZeRO optimizer, which ZeRO 0 does without: "
+                "use --zero 1, or --precision bf16"
+            )
+
+    def accumulation(self, recipe: Recipe) -> int:
+        """Engine calls per optimizer step."""
+        return recipe.batch_size // (self.micro_batch_size * self.world_size)
+
+    def describe(self, recipe: Recipe) -> str:
+        """One line for people."""
+        extras = [
+            self.precision,
+            *(["activation checkpointing"] if self.activation_checkpointing else []),
+            *([f"{self.offload} offloaded"] if self.offload != "none" else []),
+            *(["compiled"] if self.compile else []),
+        ]
+        return (
+            f"batch {recipe.batch_size} = {self.world_size} process{'es' * (self.world_size > 1)} x "
+            f"{self.micro_batch_size} x {self.accumulation(recipe)} accumulated, ZeRO {self.zero_stage}, "
+            f"{', '.join(extras)}"
+        )
