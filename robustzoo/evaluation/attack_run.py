@@ -1,36 +1,59 @@
-"""Attack some images outside of an evaluation, and say which of them withstood."""
+"""Attack all images that a ledger has left, in this process or in several."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torch import nn
 
+from robustzoo.evaluation.findings import Finding
 from robustzoo.evaluation.identity import weights_hash
+from robustzoo.evaluation.ledger import Ledger
+from robustzoo.evaluation.pace import Pace
 from robustzoo.evaluation.progress import Reporter
-from robustzoo.evaluation.workers import ModelFolder, Work, run_share, run_shares
+from robustzoo.evaluation.work import ModelFolder, Work
+from robustzoo.evaluation.workers import run_here, run_in_workers
+
+
+def attack(
+    model: nn.Module,
+    work: Work,
+    ledger: Ledger,
+    workers: int,
+    reporter: Reporter,
+    keep: Callable[[list[Finding]], None] | None = None,
+) -> None:
+    """Do all that the ledger has left, and enter it there.
+
+    Args:
+        model: frozen and on the work's device.
+        workers: processes; with more than one the model comes from its folder, or must be picklable.
+        keep: called with each batch of findings before the ledger has it.
+    """
+    pace = Pace(ledger, work.protocol, reporter)
+
+    def record(findings: list[Finding]) -> None:
+        if keep is not None:
+            keep(findings)
+        for found in findings:
+            ledger.add(found)
+        pace.show(findings)
+
+    if workers == 1:
+        run_here(model, work, ledger, record)
+        return
+    sha256 = weights_hash(model)
+    source = model if sha256 is None else ModelFolder(Path(model.folder), sha256)
+    run_in_workers(source, work, ledger, workers, record)
 
 
 def robust_ids(
     model: nn.Module, work: Work, ids: Sequence[int], workers: int, reporter: Reporter
 ) -> list[int]:
-    """Those of `ids` that the model classifies correctly, unattacked and under the work's protocol;
-    ascending.
-
-    Args:
-        model: frozen and on the work's device.
-        workers: processes; with more than one the model comes from its folder, or must be picklable.
-    """
-    if workers == 1 or len(ids) == 1:
-        results = run_share(model, work, ids, lambda message: reporter.update(**message))
-    else:
-        sha256 = weights_hash(model)
-        results = run_shares(
-            model if sha256 is None else ModelFolder(Path(model.folder), sha256),
-            work,
-            ids,
-            min(workers, len(ids)),
-            lambda number, message: reporter.update(**message, worker=number),
-        )
-    return [result.id for result in results if result.robust]
+    """Those of `ids` that the model classifies correctly, unattacked and under the work's protocol,
+    ascending. Arguments as of `attack`."""
+    attacks = [member.attack for member in work.protocol.members]
+    ledger = Ledger(sorted(ids), attacks, work.micro_batch_size)
+    attack(model, work, ledger, min(workers, len(ids)), reporter)
+    return [sample["id"] for sample in ledger.samples() if sample["robust"]]

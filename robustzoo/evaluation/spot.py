@@ -19,7 +19,7 @@ from robustzoo.cards.statistics import FailureSequence
 from robustzoo.evaluation.attack_run import robust_ids
 from robustzoo.evaluation.evaluator import cost_line
 from robustzoo.evaluation.progress import Reporter
-from robustzoo.evaluation.workers import Work
+from robustzoo.evaluation.work import Work
 
 LEVEL = 0.95
 # Target classes of the first tier: the nearest few find nearly all that all nine find.

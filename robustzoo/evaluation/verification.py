@@ -51,7 +51,7 @@ from robustzoo.evaluation.verification_report import (
     VerificationError,
     VerificationReport,
 )
-from robustzoo.evaluation.workers import Work
+from robustzoo.evaluation.work import Work
 from robustzoo.models.folder import read_folder, sha256_file, verify_sha256
 
 MODES = ("replay", "spot", "full")
