@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Replace the file by a complete new one, or leave the old one: no reader ever sees half of it.
+    """`write_by` of the content."""
+    write_by(path, lambda temporary: temporary.write_bytes(content))
+
+
+def write_by(path: str | Path, write: Callable[[Path], object]) -> None:
+    """Replace the file by the one that `write` makes at the path it is given, or leave the old one: no reader
+    ever sees half of it.
 
     Missing parent folders are made. An old file's permissions are kept; a new file gets the usual ones.
     """
@@ -15,10 +22,8 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
-        with temporary.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+        write(temporary)
+        sync(temporary)
         if path.exists():
             temporary.chmod(path.stat().st_mode & 0o777)
         temporary.replace(path)

@@ -149,7 +149,7 @@ class Witnesses:
     def save(self, path: str | Path) -> str:
         """Write the file atomically and return its sha256. Equal witnesses give equal bytes."""
         import numpy as np
-        from safetensors.numpy import save
+        from safetensors.numpy import save_file
 
         mask = self.quantised
         tensors = {
@@ -161,9 +161,13 @@ class Witnesses:
             "margins_float32": self.margins[~mask],
         }
         # One metadata key only: with several, safetensors writes them in an order that varies.
-        content = save({k: np.ascontiguousarray(v) for k, v in tensors.items()}, metadata={"format": "pt"})
-        atomic_files.write_bytes(path, content)
-        return hashlib.sha256(content).hexdigest()
+        arrays = {key: np.ascontiguousarray(array) for key, array in tensors.items()}
+        atomic_files.write_by(path, lambda place: save_file(arrays, place, metadata={"format": "pt"}))
+        digest = hashlib.sha256()
+        with Path(path).open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return digest.hexdigest()
 
     @classmethod
     def load(cls, path: str | Path, sha256: str | None = None) -> Witnesses:

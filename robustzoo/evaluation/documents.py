@@ -69,7 +69,7 @@ def journal_key(terms: dict[str, Any], weights: str, fingerprint: dict[str, Any]
 
 
 def evidence_of(terms: dict[str, Any], ledger: Ledger, run: dict[str, Any]) -> Evidence:
-    """The document, once the ledger is finished; its witnesses are in memory alone."""
+    """The document of a finished ledger, which hands its points over; they are in memory alone."""
     threat = terms["threat_model"]
     evidence = Evidence.build(
         **{**terms, "threat_model": f"{threat['norm']}:{threat['epsilon']}"},
@@ -77,7 +77,7 @@ def evidence_of(terms: dict[str, Any], ledger: Ledger, run: dict[str, Any]) -> E
         passes=ledger.passes,
         run=run,
     )
-    evidence.witness_set = ledger.witnesses(terms["dataset"]["image_shape"])
+    evidence.witness_set = ledger.hand_over_witnesses(terms["dataset"]["image_shape"])
     return evidence
 
 

@@ -220,6 +220,7 @@ def evaluate(
         ledger = Ledger(ids, attacks, work.micro_batch_size, carried)
         with Journal(place, journal_key(terms, weights, fingerprint), restart=restart) as journal:
             ledger.restore(journal.findings)
+            journal.findings.clear()  # the ledger has them
             if journal.sessions:
                 reporter.say(
                     f"going on from {place}: {len(ids) - sum(ledger.left)} of {len(ids)} images done"

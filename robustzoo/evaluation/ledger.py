@@ -176,9 +176,10 @@ class Ledger:
                 stated["micro_batch_size"] = record.size
             yield stated
 
-    def witnesses(self, image_shape: Sequence[int]) -> Witnesses:
-        """The points that fooled the model."""
+    def hand_over_witnesses(self, image_shape: Sequence[int]) -> Witnesses:
+        """The points that fooled the model; the last that is asked of a ledger, which lets go of them."""
         broken = [(i, r.broken) for i, r in self._records.items() if r.broken is not None]
+        self._records.clear()
         return Witnesses.of(
             [i for i, _ in broken],
             [by.point for _, by in broken],
