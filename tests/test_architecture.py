@@ -49,7 +49,7 @@ OWNERS = {
     "torchattacks": {"evaluation"},
     "autoattack": {"evaluation"},
     "pyautoattack": {"evaluation"},
-    "matplotlib": {"diagnostics"},
+    "matplotlib": {"diagnostics", "cli"},
 }
 TORCH_FREE = {"registry", "cards", "atomic_files"}
 

@@ -15,6 +15,8 @@ _COMMANDS = {
     "evaluate": "evaluate",
     "verify": "verify",
     "diagnose": "diagnose",
+    "plot": "plot",
+    "doctor": "doctor",
     "card": "publish",
     "publish": "publish",
 }
