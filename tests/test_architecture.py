@@ -49,7 +49,7 @@ OWNERS = {
     "torchattacks": {"evaluation"},
     "autoattack": {"evaluation"},
     "pyautoattack": {"evaluation"},
-    "matplotlib": {"diagnostics", "evaluation"},
+    "matplotlib": {"diagnostics", "evaluation", "cli"},
 }
 TORCH_FREE = {"registry", "cards", "atomic_files"}
 

@@ -18,7 +18,6 @@ docs/training.md.
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import sys
@@ -51,11 +50,11 @@ from training.data import TrainingData, open_training_data
 from training.export import export_model
 from training.launch import Launch
 from training.passes import Passes
-from training.perturbation import perturbed_weights
 from training.progress import Clock, Metrics, say, step_line
 from training.refusals import REFUSALS
 from training.run_folder import RunFolder
 from training.schedule import expected_cost, learning_rate
+from training.step import Outcome, Step
 from training.validation import Validation
 
 
@@ -97,6 +96,7 @@ def train(job: Job) -> None:
     engine = zero.build_engine(recipe, launch, model, objective.weight_decay)
     passes = Passes(engine, launch)
     average = None if recipe.swa_decay is None else zero.weight_average(engine, model, recipe.swa_decay)
+    take_step = Step(objective, model, engine, passes, group, average, job.seed)
     torch.manual_seed(job.seed + 1 + group.rank)  # for dropout and stochastic depth
     if done:
         zero.load_state(engine, run.checkpoint(done), group.rank, average)
@@ -126,45 +126,31 @@ def train(job: Job) -> None:
         while not last:
             step, done = done, done + 1
             rate = learning_rate(recipe, step)
-            zero.set_learning_rate(engine, rate)
-            micro_batches, micro_terms = [], []
+            micro_batches = []
             for _ in range(launch.accumulation(recipe)):
                 epochs, ids, x, y = (tensor.to(group.device) for tensor in next(batches)[1:])
                 x = augment(x, recipe, job.seed, epochs, ids)
                 if recipe.cutmix:
                     x, y = cutmix(x, y, recipe.num_classes, job.seed, epochs, ids)
-                x_adv = objective.attack(
-                    passes.attack, x, y, step=step, seed=job.seed, epochs=epochs, ids=ids
-                )
-                micro_batches.append((x, x_adv, y))
-            with perturbed_weights(objective, model, group, passes, micro_batches, step=step):
-                for x, x_adv, y in micro_batches:
-                    features, logits = passes.train(objective.inputs(x, x_adv))
-                    terms = objective.terms(features, logits, y, step=step)
-                    zero.backward(engine, terms["total"])
-                    micro_terms.append(torch.stack([value.detach() for value in terms.values()]))
-            gradient_norm = zero.optimizer_step(engine)
-            skipped = zero.skipped(engine)
-            if average is not None and not skipped:
-                average.update()
+                micro_batches.append((epochs, ids, x, y))
+            outcome = take_step(step, rate, micro_batches)
+            if not outcome.finite:
+                raise ends.NonFiniteLoss(diverged(done, outcome))
 
             # ---- What to say and to keep after the step ---------------------------------------------------
-            means = dict(zip(terms, group.mean(torch.stack(micro_terms).mean(dim=0)).tolist(), strict=True))
-            if not all(map(math.isfinite, (*means.values(), 0.0 if skipped else gradient_norm))):
-                raise ends.NonFiniteLoss(diverged(done, means, gradient_norm))
             last = done == last_step
             if not last and all(done % n for n in (job.log_every, validate_every, checkpoint_every)):
                 continue
             images_per_second, seconds_left = clock.read(done)
-            record = means | {
+            record = outcome.terms | {
                 "l2": zero.l2_term(engine, objective),
                 "learning_rate": rate,
                 "trh_lambda": objective.trh_lambda(step),
                 "epsilon": objective.threat_model(step).eps,
                 "images_per_second": float(f"{images_per_second:.4g}"),
             }
-            if not skipped:
-                record["gradient_norm"] = gradient_norm
+            if not outcome.skipped:
+                record["gradient_norm"] = outcome.gradient_norm
             if launch.precision == "fp16":
                 record["loss_scale"] = zero.loss_scale(engine)
             if last or done % validate_every == 0:
@@ -255,13 +241,13 @@ def snapshot(job: Job, data: TrainingData, launch: Launch) -> dict[str, Any]:
     }
 
 
-def diverged(step: int, means: dict[str, float], gradient_norm: float) -> str:
+def diverged(step: int, outcome: Outcome) -> str:
     """The last words of a run whose loss or gradient is no number."""
-    terms = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
+    terms = ", ".join(f"{name} {value:.4g}" for name, value in outcome.terms.items())
     return (
-        f"not finite at step {step}: {terms}, gradient norm {gradient_norm:.4g}. Resumed, the run comes to "
-        "the same step: try a lower rate (--set base_lr=X), a longer warm-up (--set warmup_steps=N) or "
-        "gradient clipping, in a new run"
+        f"not finite at step {step}: {terms}, gradient norm {outcome.gradient_norm:.4g}. Resumed, the run "
+        "comes to the same step: try a lower rate (--set base_lr=X), a longer warm-up (--set warmup_steps=N) "
+        "or gradient clipping, in a new run"
     )
 
 

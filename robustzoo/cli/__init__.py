@@ -19,6 +19,8 @@ _COMMANDS = {
     "compare": "compare",
     "crosscheck": "crosscheck",
     "diagnose": "diagnose",
+    "plot": "plot",
+    "doctor": "doctor",
     "card": "publish",
     "publish": "publish",
 }

@@ -1,0 +1,106 @@
+"""`robustzoo plot`: the curves of a training, from the log in its run folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+Record = dict[str, Any]
+
+ACCURACIES = ("clean_accuracy", "pgd10_accuracy", "train_clean_accuracy", "train_pgd10_accuracy")
+GAP = "robust_gap"
+# Numbers of a step that are no terms of its loss.
+OTHERS = {"step", *ACCURACIES, GAP, "gradient_norm", "learning_rate", "trh_lambda", "epsilon"}
+OTHERS |= {"images_per_second", "loss_scale"}
+
+
+class PlotError(ValueError):
+    """A folder that has nothing to plot."""
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), metavar="PNG", help="default: RUN/curves.png")
+def plot(run: Path, out: Path | None) -> None:
+    """Draw the loss terms, accuracies and robust generalisation gap of the training in RUN."""
+    records, title = read_log(run), _title(run)
+    out = run / "curves.png" if out is None else out
+    draw(records, title, out)
+    click.echo(f"{out}: {len(records)} records, steps {records[0]['step']} to {records[-1]['step']}")
+
+
+def read_log(run: Path) -> list[Record]:
+    """The records of RUN/metrics.jsonl in order; a line that a killed process cut short is left out.
+
+    Raises:
+        PlotError: no log there, or none with a record.
+    """
+    path = run / "metrics.jsonl"
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise PlotError(f"{run} is no run folder: {error}; give the --out of a training") from error
+    records = [record for line in lines if (record := _record(line)) is not None]
+    if not records:
+        raise PlotError(f"{path} has no record yet; a training writes one every --log-every steps")
+    return records
+
+
+def loss_terms(records: list[Record]) -> list[str]:
+    """Names of the terms of the loss, in the order of the log."""
+    return [name for name in dict.fromkeys(name for r in records for name in r) if name not in OTHERS]
+
+
+def curve(records: list[Record], name: str) -> tuple[list[int], list[float]]:
+    """(steps, values) of the records that have this number."""
+    points = [(record["step"], record[name]) for record in records if record.get(name) is not None]
+    return [step for step, _ in points], [value for _, value in points]
+
+
+def draw(records: list[Record], title: str, out: Path) -> None:
+    """Write the picture: loss terms, accuracies, gap, and what drove the steps."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title)
+    panels = {
+        "loss terms": loss_terms(records),
+        "accuracy on held-out and on training images": ACCURACIES,
+        "robust generalisation gap (training - held-out)": (GAP,),
+        "gradient norm, learning rate": ("gradient_norm", "learning_rate"),
+    }
+    for axes, (heading, names) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
+        axes.set_title(heading, fontsize=10)
+        axes.set_xlabel("optimizer step")
+        values = []
+        for name in names:
+            steps, heights = curve(records, name)
+            values += heights
+            if steps:
+                axes.plot(steps, heights, label=name, marker="." if len(steps) < 50 else None, linewidth=1)
+        if heading.startswith(("loss", "gradient")) and values and min(values) > 0:
+            axes.set_yscale("log")
+        if values:
+            axes.legend(fontsize=8)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=120, format="png")
+
+
+def _record(line: str) -> Record | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+
+
+def _title(run: Path) -> str:
+    try:
+        return json.loads((run / "config.json").read_text(encoding="utf-8"))["recipe"]["base_name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return run.name
