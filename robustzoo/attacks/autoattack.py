@@ -13,11 +13,12 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
+from robustzoo.attacks.answers import check_finite, predict, seeded_draws
 from robustzoo.attacks.apgd import APGD
 from robustzoo.attacks.apgd_l1 import APGDL1
 from robustzoo.attacks.fab import FAB, UntargetedFAB
 from robustzoo.attacks.frozen import frozen
-from robustzoo.attacks.lanes import Lanes, Outcome, Sample, Search, check_finite, predict, run_member
+from robustzoo.attacks.lanes import Lanes, Outcome, Sample, Search, run_member
 from robustzoo.attacks.malt import MALT, MALTL1
 from robustzoo.attacks.members import MAX_CANDIDATES
 from robustzoo.attacks.pgd_member import PGD
@@ -131,9 +132,9 @@ def run_protocol(
     device = torch.device(device) if device is not None else _device_of(model)
     lanes = Lanes(micro_batch_size, tuple(dataset[ids[0]][0].shape), device)
     report = progress or (lambda event: None)
-    with frozen(model):
+    draws = protocol.draws
+    with frozen(model), seeded_draws(seed, device, draws):
         results, waiting = {}, []
-        draws = protocol.draws
         for cleans in clean_pass(model, dataset, ids, lanes, num_classes, draws):
             for clean in cleans:
                 results[clean.id] = SampleResult(

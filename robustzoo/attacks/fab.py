@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from robustzoo import keyed_noise
+from robustzoo.attacks.answers import gradient
 from robustzoo.attacks.apgd import scaled_start
 from robustzoo.attacks.hyperplane import toward_hyperplane
-from robustzoo.attacks.lanes import Lanes, Search, gradient, select
+from robustzoo.attacks.lanes import Lanes, Search, select
 from robustzoo.attacks.losses import targeted_margin
 from robustzoo.attacks.members import Member
 from robustzoo.attacks.projections import dual_norm, per_sample, perturbation_norm

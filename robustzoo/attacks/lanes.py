@@ -16,20 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from robustzoo.attacks.answers import check_finite, gradient, predict
 from robustzoo.attacks.losses import attack_loss, margin
 from robustzoo.attacks.members import Member
 from robustzoo.attacks.projections import in_ball, per_sample, safe_radius
-
-
-class NonFiniteLogits(ValueError):
-    """A network that answered NaN or infinity for an image in [0, 1]."""
-
-    def __init__(self, ids: list[int]) -> None:
-        shown = ", ".join(map(str, ids[:10])) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
-        super().__init__(
-            f"the model gave NaN or infinite logits for sample {shown}; an attack on it means nothing. "
-            "Check the weights and the precision of the model on these images"
-        )
 
 
 @dataclass(frozen=True)
@@ -152,15 +142,6 @@ def select(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(per_sample(mask, new), new, old)
 
 
-def predict(model: Callable[[Tensor], Tensor], x: Tensor, draws: int = 1) -> Tensor:
-    """Logits (L, K) without any record for gradients; their mean over `draws` forwards of a random model."""
-    with torch.inference_mode():
-        logits = model(x)
-        for _ in range(draws - 1):
-            logits = logits + model(x)
-        return logits if draws == 1 else logits / draws
-
-
 @torch.no_grad()
 def run_member(
     model: Callable[[Tensor], Tensor],
@@ -270,15 +251,6 @@ def _expected(
     return means[0], means[1], means[2] if wanted else None
 
 
-def gradient(loss: Tensor, points: Tensor, keep: bool = False) -> Tensor:
-    """d loss_i / d points_i for every lane, (L, C, H, W); zero where the loss does not depend on the
-    points. keep: the graph, for another gradient."""
-    if not loss.requires_grad:
-        return torch.zeros_like(points)
-    ones = torch.ones_like(loss)
-    return torch.autograd.grad(loss, points, ones, retain_graph=keep, materialize_grads=True)[0]
-
-
 def _refill(lanes: Lanes, lane: int, member: Member, queue: Iterator[Sample], starting: Tensor) -> None:
     sample = next(queue, None)
     if sample is not None:
@@ -306,14 +278,3 @@ def _look(
         margins = margin(again, lanes.y)
         fooled &= again.argmax(1) != lanes.y
     return fooled, margins
-
-
-def check_finite(logits: Tensor, ids: Tensor, active: Tensor) -> None:
-    """Refuse NaN and infinite logits in lanes in use.
-
-    Raises:
-        NonFiniteLogits: naming the samples.
-    """
-    bad = ~logits.isfinite().all(1) & active
-    if bad.any():
-        raise NonFiniteLogits(sorted(ids[bad].tolist()))

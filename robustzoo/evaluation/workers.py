@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from robustzoo.attacks.answers import seeded_draws
 from robustzoo.attacks.frozen import frozen
 from robustzoo.evaluation.findings import Finding, decode, encode
 from robustzoo.evaluation.ledger import Ledger
@@ -49,10 +50,11 @@ def run_here(model: nn.Module, work: Work, ledger: Ledger, record: Callable[[lis
         model: frozen, on the work's device.
         record: called with each batch of findings; enters them into the ledger.
     """
-    stages = Stages(model, work)
-    while (stage := ledger.startable()) is not None:
-        for findings in stages.run(stage, iter(partial(ledger.take, stage), None)):
-            record(findings)
+    with seeded_draws(work.seed, torch.device(work.device), work.protocol.draws):
+        stages = Stages(model, work)
+        while (stage := ledger.startable()) is not None:
+            for findings in stages.run(stage, iter(partial(ledger.take, stage), None)):
+                record(findings)
 
 
 def run_in_workers(
@@ -189,7 +191,7 @@ def _work_in_process(pipe: Connection) -> None:
                 from robustzoo.models.folder import read_folder
 
                 model = read_folder(model.path, model.sha256, check_logits=False)
-            with placed(model, device), frozen(model):
+            with placed(model, device), frozen(model), seeded_draws(work.seed, device, work.protocol.draws):
                 stages = Stages(model, work)
                 while (stage := ask("next")) is not None:
                     for findings in stages.run(stage, iter(partial(ask, "take", stage), None)):

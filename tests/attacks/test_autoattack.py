@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from robustzoo.attacks.answers import NonFiniteLogits
 from robustzoo.attacks.autoattack import run_protocol
-from robustzoo.attacks.lanes import NonFiniteLogits
 from robustzoo.attacks.projections import in_ball
 from robustzoo.attacks.protocols import SINGLE_MEMBERS, ProtocolError, protocol
 from robustzoo.registry.threat_model import ThreatModel
@@ -71,11 +71,21 @@ def test_witnesses_fool_the_model_inside_ball_and_box(name, threat_model, tiny_v
 def test_any_number_of_classes_and_any_shape(classes, shape, threat_model, toys):
     model = toys.Linear(classes, shape)
     data = toys.labelled(model, toys.random_images(5, shape))
-    for name in (*MEMBERS, "aa-standard"):
-        p = toys.short(name, threat_model, classes, iterations=5, queries=25)
+    for name in (*MEMBERS, "aa-standard", "aa-plus", "aa-rand"):
+        p = toys.short(name, threat_model, classes, iterations=3, queries=20)
         results = run(model, data, range(5), p, threat_model, classes, lanes=3)
         assert [r.id for r in results] == list(range(5))
         assert all(r.robust == (r.witness is None) == (r.broken_by is None) for r in results)
+
+
+def test_a_thousand_classes_and_a_batch_of_one(threat_model, toys):
+    model = toys.Linear(1000, (3, 4, 6))
+    data = toys.labelled(model, toys.random_images(2, (3, 4, 6)))
+    for name in MEMBERS:
+        p = toys.short(name, threat_model, 1000, iterations=2, queries=5)
+        results = run(model, data, range(2), p, threat_model, 1000, lanes=1)
+        assert [r.id for r in results] == [0, 1]
+        assert all(r.robust or r.broken_by.attack == name for r in results)
 
 
 @pytest.mark.parametrize("lanes", [1, 7, 64])
@@ -86,16 +96,19 @@ def test_verdicts_do_not_depend_on_the_shape_of_the_batch(lanes, tiny_vit, toys)
     assert [r.robust for r in run(tiny_vit, data, range(9), p, LINF, lanes=lanes)] == expected
 
 
-def test_all_broken_at_once(tiny_vit, toys):
+@pytest.mark.parametrize("threat_model", ["linf:1", "l2:8", "l1:64"])
+@pytest.mark.parametrize("name", ["aa-standard", "aa-plus", "aa-rand"])
+def test_all_broken_by_the_first_member(name, threat_model, tiny_vit, toys):
     data = toys.labelled(tiny_vit, toys.random_images(9, (1, 8, 8)))
-    threat_model = ThreatModel.parse("linf:1")
-    results = run(tiny_vit, data, range(9), toys.short("aa-standard", threat_model, 10), threat_model)
+    threat_model = ThreatModel.parse(threat_model)
+    results = run(tiny_vit, data, range(9), toys.short(name, threat_model, 10), threat_model)
     assert all(r.broken_by.attack == "apgd-ce" for r in results)
 
 
-def test_none_correct(tiny_vit, toys):
+@pytest.mark.parametrize("name", ["aa-standard", "aa-plus", *MEMBERS])
+def test_none_correct(name, threat_model, tiny_vit, toys):
     data = [(x, (y + 1) % 10) for x, y in toys.labelled(tiny_vit, toys.random_images(9, (1, 8, 8)))]
-    results = run(tiny_vit, data, range(9), protocol("aa-standard", LINF, 10), LINF)
+    results = run(tiny_vit, data, range(9), protocol(name, threat_model, 10), threat_model)
     assert not any(r.robust for r in results)
     assert all(r.broken_by is None and r.witness is None for r in results)
     assert all((r.forwards, r.backwards) == (1, 0) for r in results)
