@@ -107,3 +107,42 @@ def test_a_log_that_fails_comes_after_the_report():
 def test_names_that_no_file_system_takes_are_bad_input(arguments):
     done = run("verify", *arguments)
     assert done.returncode == 2 and done.stderr.startswith("robustzoo: ") and "Traceback" not in done.stderr
+
+
+FAST = ("--n", "6", "--protocol", "pgd-2")
+
+
+def test_shards_are_merged_by_the_command(tmp_path):
+    for shard in ("2/2", "1/2"):
+        done = CliRunner().invoke(
+            group, ["evaluate", NAME, *FAST, "--shard", shard, "--out", str(tmp_path / "parts")]
+        )
+        assert done.exit_code == 0, done.output
+    merged = CliRunner().invoke(
+        group, ["evidence", "merge", str(tmp_path / "parts"), "--out", str(tmp_path / "whole")]
+    )
+    assert merged.exit_code == 0 and "robust accuracy" in merged.output
+    single = CliRunner().invoke(group, ["evaluate", NAME, *FAST, "--out", str(tmp_path / "single")])
+    assert single.exit_code == 0
+    (one,), (other,) = (sorted((tmp_path / f / "evidence").glob("*.json")) for f in ("whole", "single"))
+    documents = [json.loads(path.read_text()) for path in (one, other)]
+    for document in documents:
+        del document["run"]
+    assert documents[0] == documents[1]
+    with pytest.raises(ValueError, match=r"shard 1 of 2 is missing"):
+        CliRunner().invoke(
+            group,
+            ["evidence", "merge", str(tmp_path / "parts" / "shard-2-of-2"), "--out", str(tmp_path / "no")],
+            catch_exceptions=False,
+        )
+
+
+def test_a_curve_and_a_table_of_threat_models(tmp_path):
+    curve = CliRunner().invoke(group, ["evaluate", NAME, *FAST, "--epsilons", "1/10,1/20", "--json"])
+    document = json.loads(curve.stdout)
+    assert [point["epsilon"] for point in document["points"]] == ["1/20", "1/10"]
+    several = ["--threat-model", "linf:1/20", "--threat-model", "l2:1/2"]
+    table = CliRunner().invoke(group, ["evaluate", NAME, *FAST, *several, "--out", str(tmp_path)])
+    assert "all of them" in table.stdout and (tmp_path / "l2-1_2" / "evidence").is_dir()
+    both = CliRunner().invoke(group, ["evaluate", NAME, *several, "--epsilons", "1/10"])
+    assert both.exit_code == 2 and "one --threat-model" in both.output

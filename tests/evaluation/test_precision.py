@@ -58,6 +58,7 @@ def test_a_success_that_float32_does_not_confirm_is_none_and_the_search_goes_on(
     assert deceived.calls > 8 and found.doc["passes"]["backward"] == 7 * found.clean_accuracy.correct
 
 
+@pytest.mark.slow
 def test_workers_search_in_the_same_precision(linear):
     one, two = (run(linear, precision="bf16", protocol="pgd-5", workers=workers) for workers in (1, 2))
     assert one.deterministic_bytes() == two.deterministic_bytes()
