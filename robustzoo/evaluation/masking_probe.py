@@ -171,8 +171,8 @@ def _signs(found: MaskingProbe) -> Iterator[str]:
     if found.zero_gradients > _SHARE * attacked:
         yield (
             f"the gradient of the loss is zero at every pixel of {found.zero_gradients} of {attacked} "
-            "images: look for rounding, detach, or saturated outputs (logits so far apart that the softmax is 0 and "
-            "1 in float32)"
+            "images: look for rounding, detach, or saturated outputs (logits so far apart that the softmax "
+            "is 0 and 1 in float32)"
         )
     start, few, many = found.loss
     if attacked and few <= start * (1 + _SAME):
