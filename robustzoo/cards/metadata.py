@@ -48,6 +48,7 @@ def card_data(
     weights_sha256: str,
     license: str,
     name: str | None = None,
+    best_known: Sequence[dict[str, Any]] = (),
 ) -> ModelCardData:
     """The metadata of a model's card.
 
@@ -55,9 +56,17 @@ def card_data(
         results: the claims, as `claims.eval_results` gives them.
         license: SPDX identifier in the Hub's lower case, for example "apache-2.0".
         name: of the model; default: the recipe's.
+        best_known: the lowest robust accuracies over several evaluations, as `BestKnown.to_json` gives them.
     """
     from huggingface_hub import ModelCardData
 
+    ours: dict[str, Any] = {
+        "schema": 1,
+        "weights_sha256": weights_sha256,
+        "recipe_digest": recipe.digest,
+    }
+    if best_known:
+        ours["best_known"] = list(best_known)
     method = [recipe.loss, *recipe.defences]
     tags = timm_tags(recipe)
     return ModelCardData(
@@ -70,7 +79,7 @@ def card_data(
         base_model=f"timm/{next(iter(tags))}" if len(tags) == 1 else [f"timm/{tag}" for tag in tags] or None,
         model_name=name or recipe.name,
         eval_results=list(results),
-        robustzoo={"schema": 1, "weights_sha256": weights_sha256, "recipe_digest": recipe.digest},
+        robustzoo=ours,
     )
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from importlib.resources import files
 
+from robustzoo.cards.best_known import BestKnown
 from robustzoo.cards.claims import default_tolerance
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.metadata import timm_tags
@@ -79,6 +80,18 @@ def measured_on(evidence: Evidence) -> str:
         f"order shown, each on what still stands; they broke {broken} of the {counts['clean_correct']} "
         "images that were classified correctly.\n"
         f"Pixel digest `{dataset['digest']}`, protocol digest `{protocol['digest']}`."
+    )
+
+
+def best_known(found: BestKnown) -> str:
+    """The lowest robust accuracy over several evaluations of the same images."""
+    names = " and ".join(f"`{name}`" for name in found.protocols)
+    accuracy = found.accuracy
+    return (
+        f"**Best known robust accuracy** at {threat(found.threat_model)} on these images ({found.subset}): "
+        f"{accuracy.correct} of {accuracy.n}, {accuracy.percent} (95 % interval {accuracy.interval}). That "
+        f"is what {names} leave together. It is an upper bound like each of them, and the number of no "
+        "single protocol: compare it with no AutoAttack result."
     )
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from robustzoo.cards import passages
+from robustzoo.cards.best_known import best_known
 from robustzoo.cards.claims import Claim, eval_results
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.metadata import bad_card, card_data, dump_block
@@ -62,13 +63,22 @@ def render_card(
     claims = [Claim.from_evidence(document) for document in documents]
     name = recipe.name if name is None else name
     place = recipe.name if name == recipe.name else "FOLDER"
-    data = card_data(recipe, eval_results(claims), weights_sha256=weights_sha256, license=license, name=name)
+    lowest = best_known(documents)
+    data = card_data(
+        recipe,
+        eval_results(claims),
+        weights_sha256=weights_sha256,
+        license=license,
+        name=name,
+        best_known=[found.to_json() for found in lowest],
+    )
     sections = [
         f"# {name}",
         passages.summary(recipe),
         "## Results",
         results_table(documents),
         *(passages.measured_on(document) for document in documents),
+        *map(passages.best_known, lowest),
         "## Load",
         passages.loading(recipe, place),
         "## Verify",

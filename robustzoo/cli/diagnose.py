@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from robustzoo.cli.masking import masking
+
 if TYPE_CHECKING:
     from robustzoo.diagnostics.model_loss import Points
     from robustzoo.models import PixelModel
@@ -15,7 +17,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def diagnose() -> None:
-    """Hessian, PAC-Bayes bound, and the studies of the paper."""
+    """Hessian, PAC-Bayes bound, gradient masking, and the studies of the paper."""
+
+
+diagnose.add_command(masking)
 
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from robustzoo.cards.best_known import best_known
 from robustzoo.cards.evidence import Evidence
 from robustzoo.evaluation.masking import masking_signs
 from robustzoo.evaluation.per_class import chosen, per_class
@@ -37,12 +38,23 @@ def report(evidence: Evidence, *, details: bool = False, others: Sequence[Eviden
         lines.append(f"{member['attack']:<12}{broken:>8}{left:>18}")
     signs = masking_signs(evidence, others)
     lines += [f"flag: {sign}" for sign in signs]
+    lines += _best_known(evidence, others)
     if details:
         if not signs:
             lines.append("no sign of gradient masking in these counts")
         lines += ["", *_classes(evidence)]
     lines += ["", _witnesses(doc), _cost(doc), _machine(run, doc["micro_batch_size"])]
     return "\n".join(lines)
+
+
+def _best_known(evidence: Evidence, others: Sequence[Evidence]) -> list[str]:
+    same = [e for e in others if e.doc["dataset"]["digest"] == evidence.doc["dataset"]["digest"]]
+    return [
+        f"best known       {lowest.accuracy}: what {' and '.join(lowest.protocols)} leave together on these "
+        "images (no AutoAttack number)"
+        for lowest in best_known([evidence, *same])
+        if lowest.threat_model == evidence.threat_model
+    ]
 
 
 def _classes(evidence: Evidence) -> list[str]:

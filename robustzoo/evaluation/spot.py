@@ -80,7 +80,7 @@ def first_tier(protocol: Protocol) -> Protocol:
     protocol breaks.
     """
     head, *rest = protocol.members
-    targeted = [m for m in rest if m.algorithm == "apgd" and m.targets][:1]
+    targeted = [m for m in rest if m.algorithm.startswith("apgd") and m.targets][:1]
     members = tuple(replace(m, targets=min(m.targets, _TIER_TARGETS)) for m in (head, *targeted))
     if members == protocol.members:
         return protocol
