@@ -120,12 +120,15 @@ def verifying(place: str, documents: Sequence[Evidence]) -> str:
     return (
         "```bash\n"
         f"robustzoo verify {place}\n"
+        f"robustzoo verify {place} --mode spot\n"
         f"robustzoo verify {place} --mode full\n"
         "```\n\n"
         "The first takes seconds: it recounts the clean accuracy and replays a stored fooling point for each "
-        "broken image, which proves that the model is at most as robust as claimed. Only the second, the "
-        "whole protocol with fresh randomness, can confirm that it is at least as robust. A count may be off "
-        f"by {' or '.join(map(str, allowed))} images, which allows for other seeds and processors."
+        "broken image, which proves that the model is at most as robust as claimed. Only the others, which "
+        "attack again with fresh randomness, can confirm that it is at least as robust: `spot` all images a "
+        "little and randomly drawn ones with the whole protocol, until the claim is decided at 95 %; `full` "
+        f"all of them. A count may be off by {' or '.join(map(str, allowed))} images, which allows for other "
+        "seeds and processors."
     )
 
 

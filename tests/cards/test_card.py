@@ -124,6 +124,7 @@ def test_code_for_people(text):
     commands = "".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL)).splitlines()
     assert commands == [
         f"robustzoo verify {NAME}",
+        f"robustzoo verify {NAME} --mode spot",
         f"robustzoo verify {NAME} --mode full",
         f"deepspeed training/train.py {NAME} --out runs/{NAME}",
     ]
