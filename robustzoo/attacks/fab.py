@@ -53,10 +53,11 @@ class FAB(Search):
         constants, x, points = self.member.constants, self.lanes.x, self.points
         w = grad.flatten(1)
         from_image = (w * (points - x).flatten(1)).sum(1) - loss
-        here = toward_hyperplane(points.flatten(1), w, -loss, self.norm).view_as(x)
-        there = toward_hyperplane(x.flatten(1), w, from_image, self.norm).view_as(x)
-        length_here = perturbation_norm(here, self.norm).clamp_min(1e-8)
-        length_there = perturbation_norm(there, self.norm).clamp_min(1e-8)
+        moves = toward_hyperplane(
+            torch.cat((points, x)).flatten(1), torch.cat((w, w)), torch.cat((-loss, from_image)), self.norm
+        )
+        length_here, length_there = perturbation_norm(moves, self.norm).clamp_min(1e-8).chunk(2)
+        here, there = moves.view(2, *x.shape)
         alpha = per_sample((length_here / (length_here + length_there)).clamp_max(constants["alpha_max"]), x)
         eta = constants["eta"]
         return ((points + eta * here) * (1 - alpha) + (x + eta * there) * alpha).clamp(0.0, 1.0)

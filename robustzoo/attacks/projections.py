@@ -35,7 +35,7 @@ def perturbation_norm(delta: Tensor, norm: str) -> Tensor:
         NormError: not one of NORMS.
     """
     if norm == "linf":
-        return torch.linalg.vector_norm(delta.flatten(1), ord=float("inf"), dim=1)
+        return delta.flatten(1).abs().amax(1)  # several times faster than vector_norm
     if norm == "l2":
         return torch.linalg.vector_norm(delta.flatten(1), dim=1)
     if norm == "l1":

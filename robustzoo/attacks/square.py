@@ -24,6 +24,8 @@ from robustzoo.attacks.projections import per_sample, perturbation_norm, project
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 # Queries for which a lane's numbers are drawn at once: the cost of a draw is its number of tensor operations.
 _CHUNK = 250
+# Proposals that are looked through at once for one whose answer is not known.
+_AHEAD = 25
 
 
 def side(query: int, p_init: float, shape: tuple[int, ...], norm: str) -> int:
@@ -53,7 +55,7 @@ class Square(Search):
         padding = [sides[-1]] * (self.chunks * _CHUNK - member.iterations)
         self.sides = torch.tensor([*sides, *padding], device=device).view(-1, _CHUNK)
         self.rows, self.columns = torch.arange(height, device=device), torch.arange(width, device=device)
-        self.places = torch.arange(_CHUNK, device=device)
+        self.ahead = torch.arange(_AHEAD, device=device)
         self.best = self.points.clone()
         self.margin_best = torch.zeros(count, device=device)
         # One chunk of proposals for every lane; a bump has a second window and an orientation.
@@ -104,13 +106,11 @@ class Square(Search):
         self.points, self.iteration = self.points.clone(), self.iteration.clone()
         left, last = going.nonzero().squeeze(1), self.member.iterations
         while len(left):
-            chunk, place = self._first_fresh(left)
-            number = chunk * _CHUNK + place  # of the proposal found; beyond the chunk where there is none
-            found = (place < _CHUNK) & (number < last)
-            self.iteration[left] = (number + found).clamp_max(last)
-            lanes, place = left[found], place[found]
+            number, found = self._first_fresh(left)
+            self.iteration[left] = number + found
+            lanes, chunk, place = left[found], number[found] // _CHUNK, number[found] % _CHUNK
             self.asked.note(lanes, self.keys[lanes, place])
-            points = self._propose(lanes, self.sides[chunk[found], place], place)
+            points = self._propose(lanes, self.sides[chunk, place], place)
             self.points[lanes] = points
             if self.norm == "linf":
                 found[found.clone()] = (points != self.best[lanes]).flatten(1).any(1)
@@ -120,13 +120,22 @@ class Square(Search):
         return spent
 
     def _first_fresh(self, lanes: Tensor) -> tuple[Tensor, Tensor]:
-        """Chunk and place in it of the next proposal of `lanes` (indices) whose answer is not known; place
-        _CHUNK where the chunk has none."""
+        """Number of the next proposal of `lanes` (indices) whose answer is not known, among the next few: (n,).
+
+        Also whether there is one, (n,) bool. Where there is none, the number is that of the proposal to look
+        on from.
+        """
         chunk, place = self.iteration[lanes] // _CHUNK, self.iteration[lanes] % _CHUNK
-        if (place == 0).any():
-            self._redraw(lanes[place == 0], chunk[place == 0])
-        fresh = self.asked.fresh(lanes, self.keys[lanes]) & (self.places >= place.unsqueeze(1))
-        return chunk, torch.where(fresh.any(1), fresh.int().argmax(1), _CHUNK)
+        due = place == 0
+        if due.any():
+            self._redraw(lanes[due], chunk[due])
+        end = (self.member.iterations - chunk * _CHUNK).clamp_max(_CHUNK)
+        places = place.unsqueeze(1) + self.ahead
+        keys = self.keys[lanes.unsqueeze(1), places.clamp_max(_CHUNK - 1)]
+        fresh = self.asked.fresh(lanes, keys) & (places < end.unsqueeze(1))
+        found = fresh.any(1)
+        step = torch.where(found, fresh.int().argmax(1), len(self.ahead))
+        return chunk * _CHUNK + torch.minimum(place + step, end), found
 
     def _redraw(self, lanes: Tensor, chunk: Tensor) -> None:
         """The proposals of the next chunk, for `lanes` (indices) that have used theirs up."""

@@ -15,7 +15,7 @@ from robustzoo.registry.threat_model import ThreatModel
 
 SHAPE = (1, 6, 6)
 # FAB oversteps by 1.05. APGD for L1 shortens its steps to a tenth of epsilon at the least, and so stays away
-# from the corners where optima lie; the published implementation breaks none of these images at less than ours.
+# from the corners where optima lie; the published implementation breaks no image of these earlier than ours.
 FAB_ENOUGH, APGD_ENOUGH = 1.051, {"linf": 1.02, "l2": 1.02, "l1": 1.2}
 
 
