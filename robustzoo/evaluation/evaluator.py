@@ -29,6 +29,7 @@ from robustzoo.evaluation.arguments import (
     check_whole,
     check_writable,
 )
+from robustzoo.evaluation.attack_run import attack_all
 from robustzoo.evaluation.cost import cost_line, passes_at_most
 from robustzoo.evaluation.documents import (
     carried_from,
@@ -44,7 +45,6 @@ from robustzoo.evaluation.evidence_files import (
     with_witnesses,
     write_evidence,
 )
-from robustzoo.evaluation.findings import Finding
 from robustzoo.evaluation.guards import (
     check_eval_mode,
     check_forward,
@@ -56,17 +56,18 @@ from robustzoo.evaluation.guards import (
 from robustzoo.evaluation.identity import identify, state_digest, weights_hash
 from robustzoo.evaluation.journal import Journal, stored_key
 from robustzoo.evaluation.ledger import Ledger
-from robustzoo.evaluation.pace import Pace
 from robustzoo.evaluation.precision import Forwards, check_precision
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.samples import choose_samples, open_samples
 from robustzoo.evaluation.sharding import Shard
 from robustzoo.evaluation.witnessing import BORDERLINE
-from robustzoo.evaluation.work import ModelFolder, Work
-from robustzoo.evaluation.workers import refuse_in_worker, run_here, run_in_workers
+from robustzoo.evaluation.work import Work
+from robustzoo.evaluation.workers import refuse_in_worker
 from robustzoo.registry import ThreatModel
 
-__all__ = ["cost_line", "evaluate", "passes_at_most", "weights_hash"]
+__all__ = ["DEFAULT_MICRO_BATCH", "cost_line", "evaluate", "passes_at_most", "weights_hash"]
+
+DEFAULT_MICRO_BATCH = micro_batch.DEFAULT
 
 
 def evaluate(
@@ -226,7 +227,7 @@ def evaluate(
             if not ledger.finished:
                 line = cost_line(model, dataset[ids[0]][0], work, sum(ledger.left), workers, measured)
                 reporter.say(line, "cost")
-                _attack(model, work, ledger, workers, journal, reporter)
+                attack_all(model, work, ledger, workers, reporter, journal.append)
             masked = masking_warning(ledger.blind, ledger.correct)
             if masked is not None:
                 reporter.warn(masked)
@@ -269,26 +270,6 @@ def _sized(
             "padding, which costs time and changes nothing"
         )
     return replace(work, micro_batch_size=fitting), measured
-
-
-def _attack(
-    model: nn.Module, work: Work, ledger: Ledger, workers: int, journal: Journal, reporter: Reporter
-) -> None:
-    """Do all that is left, here or in worker processes, and keep what is found."""
-    pace = Pace(ledger, work.protocol, reporter)
-
-    def record(findings: list[Finding]) -> None:
-        journal.append(findings)
-        for found in findings:
-            ledger.add(found)
-        pace.show(findings)
-
-    if workers == 1:
-        run_here(model, work, ledger, record)
-        return
-    sha256 = weights_hash(model)
-    source = model if sha256 is None else ModelFolder(Path(model.folder), sha256)
-    run_in_workers(source, work, ledger, workers, record)
 
 
 def _note_borderline(evidence: Evidence, reporter: Reporter) -> None:

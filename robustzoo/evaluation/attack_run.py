@@ -1,0 +1,62 @@
+"""Attack what a ledger has left, here or in worker processes, with progress; also outside of evaluate()."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from torch import nn
+
+from robustzoo.evaluation.findings import Finding
+from robustzoo.evaluation.identity import weights_hash
+from robustzoo.evaluation.ledger import Ledger
+from robustzoo.evaluation.pace import Pace
+from robustzoo.evaluation.progress import Reporter
+from robustzoo.evaluation.work import ModelFolder, Work
+from robustzoo.evaluation.workers import run_here, run_in_workers
+
+
+def attack_all(
+    model: nn.Module,
+    work: Work,
+    ledger: Ledger,
+    workers: int,
+    reporter: Reporter,
+    keep: Callable[[list[Finding]], None] | None = None,
+) -> None:
+    """Do all that the ledger has left.
+
+    Args:
+        model: frozen and on the work's device.
+        workers: processes; with more than one the model comes from its folder, or must be picklable.
+        keep: called with every batch of findings before the ledger has it.
+    """
+    pace = Pace(ledger, work.protocol, reporter)
+
+    def record(findings: list[Finding]) -> None:
+        if keep is not None:
+            keep(findings)
+        for found in findings:
+            ledger.add(found)
+        pace.show(findings)
+
+    if workers == 1:
+        run_here(model, work, ledger, record)
+        return
+    sha256 = weights_hash(model)
+    source = model if sha256 is None else ModelFolder(Path(model.folder), sha256)
+    run_in_workers(source, work, ledger, workers, record)
+
+
+def robust_ids(
+    model: nn.Module, work: Work, ids: Sequence[int], workers: int, reporter: Reporter
+) -> list[int]:
+    """Those of `ids` that the model classifies correctly, unattacked and under the work's protocol;
+    ascending.
+
+    Args:
+        model, workers: as of `attack_all`.
+    """
+    ledger = Ledger(ids, [member.attack for member in work.protocol.members], work.micro_batch_size)
+    attack_all(model, work, ledger, min(workers, max(len(ids), 1)), reporter)
+    return sorted(sample["id"] for sample in ledger.samples() if sample["robust"])
