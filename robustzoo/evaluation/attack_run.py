@@ -1,4 +1,4 @@
-"""Attack all images that a ledger has left, in this process or in several."""
+"""Attack what a ledger has left, here or in worker processes, with progress; also outside of evaluate()."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from robustzoo.evaluation.work import ModelFolder, Work
 from robustzoo.evaluation.workers import run_here, run_in_workers
 
 
-def attack(
+def attack_all(
     model: nn.Module,
     work: Work,
     ledger: Ledger,
@@ -24,12 +24,12 @@ def attack(
     reporter: Reporter,
     keep: Callable[[list[Finding]], None] | None = None,
 ) -> None:
-    """Do all that the ledger has left, and enter it there.
+    """Do all that the ledger has left.
 
     Args:
         model: frozen and on the work's device.
         workers: processes; with more than one the model comes from its folder, or must be picklable.
-        keep: called with each batch of findings before the ledger has it.
+        keep: called with every batch of findings before the ledger has it.
     """
     pace = Pace(ledger, work.protocol, reporter)
 
@@ -51,9 +51,12 @@ def attack(
 def robust_ids(
     model: nn.Module, work: Work, ids: Sequence[int], workers: int, reporter: Reporter
 ) -> list[int]:
-    """Those of `ids` that the model classifies correctly, unattacked and under the work's protocol,
-    ascending. Arguments as of `attack`."""
-    attacks = [member.attack for member in work.protocol.members]
-    ledger = Ledger(sorted(ids), attacks, work.micro_batch_size)
-    attack(model, work, ledger, min(workers, len(ids)), reporter)
-    return [sample["id"] for sample in ledger.samples() if sample["robust"]]
+    """Those of `ids` that the model classifies correctly, unattacked and under the work's protocol;
+    ascending.
+
+    Args:
+        model, workers: as of `attack_all`.
+    """
+    ledger = Ledger(ids, [member.attack for member in work.protocol.members], work.micro_batch_size)
+    attack_all(model, work, ledger, min(workers, max(len(ids), 1)), reporter)
+    return sorted(sample["id"] for sample in ledger.samples() if sample["robust"])

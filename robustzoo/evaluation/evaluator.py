@@ -30,7 +30,7 @@ from robustzoo.evaluation.arguments import (
     check_whole,
     check_writable,
 )
-from robustzoo.evaluation.attack_run import attack
+from robustzoo.evaluation.attack_run import attack_all
 from robustzoo.evaluation.cost import cost_line, passes_at_most
 from robustzoo.evaluation.documents import (
     carried_from,
@@ -66,7 +66,9 @@ from robustzoo.evaluation.work import Work
 from robustzoo.evaluation.workers import refuse_in_worker
 from robustzoo.registry import ThreatModel
 
-__all__ = ["cost_line", "evaluate", "passes_at_most", "weights_hash"]
+__all__ = ["DEFAULT_MICRO_BATCH", "cost_line", "evaluate", "passes_at_most", "weights_hash"]
+
+DEFAULT_MICRO_BATCH = micro_batch.DEFAULT
 
 
 def evaluate(
@@ -228,7 +230,7 @@ def evaluate(
             if not ledger.finished:
                 line = cost_line(model, dataset[ids[0]][0], work, sum(ledger.left), workers, measured)
                 reporter.say(line, "cost")
-                attack(model, work, ledger, workers, reporter, journal.append)
+                attack_all(model, work, ledger, workers, reporter, journal.append)
             masked = masking_warning(ledger.blind, ledger.correct)
             if masked is not None:
                 reporter.warn(masked)

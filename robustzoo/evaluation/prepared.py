@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from robustzoo.attacks.frozen import frozen
 from robustzoo.data import ImageDataset, Subset
-from robustzoo.evaluation import machine
+from robustzoo.evaluation import machine, micro_batch
 from robustzoo.evaluation.arguments import (
     check_model,
     check_placed,
@@ -21,12 +21,11 @@ from robustzoo.evaluation.arguments import (
     check_threat_model,
     check_whole,
 )
-from robustzoo.evaluation.evaluator import DEFAULT_MICRO_BATCH
 from robustzoo.evaluation.guards import check_eval_mode, check_forward, check_labels, probe_images, read_probe
 from robustzoo.evaluation.identity import identify
 from robustzoo.evaluation.samples import choose_samples, open_samples
 from robustzoo.evaluation.witnessing import leads
-from robustzoo.evaluation.workers import Work
+from robustzoo.evaluation.work import Work
 from robustzoo.registry import ThreatModel
 
 
@@ -97,7 +96,7 @@ def prepared(
         if dataset.labels is not None:
             check_labels(dataset.labels, num_classes)
         subset = choose_samples(dataset, n)
-        size = min(DEFAULT_MICRO_BATCH, len(subset)) if micro_batch_size is None else micro_batch_size
+        size = min(micro_batch.DEFAULT, len(subset)) if micro_batch_size is None else micro_batch_size
         ready = Prepared(
             model,
             identify(model, name).name,

@@ -75,7 +75,7 @@ def test_files_of_a_curve_are_kept_and_used_again(linear, curve, tmp_path, monke
     ]
     for path in tmp_path.glob("*/evidence/*.json"):
         assert Evidence.load(path).deterministic_bytes()
-    monkeypatch.setattr("robustzoo.evaluation.evaluator._attack", lambda *_: pytest.fail("attacked again"))
+    monkeypatch.setattr("robustzoo.evaluation.evaluator.attack_all", lambda *_: pytest.fail("attacked again"))
     again = evaluate_curve(linear, "digits", EPSILONS, "linf:1/10", "pgd-5", out=tmp_path, **OPTIONS)
     assert [p.doc for p in again.points] == [p.doc for p in found.points]
 

@@ -237,7 +237,7 @@ def kill_while_it_runs(tmp_path, kills: int, n: int, workers: int) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no kill -9 there")
 def test_a_killed_evaluation_goes_on(tmp_path):
-    kill_while_it_runs(tmp_path, kills=2, n=12, workers=1)
+    kill_while_it_runs(tmp_path, kills=1, n=12, workers=1)
 
 
 @pytest.mark.slow

@@ -14,8 +14,10 @@ import torch
 from torch import nn
 
 from robustzoo.data import TensorSource
+from robustzoo.evaluation.attack_run import robust_ids
 from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.ledger import Ledger
+from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.work import Work
 from robustzoo.evaluation.workers import WorkerError, run_in_workers
 from robustzoo.registry import ThreatModel
@@ -85,3 +87,12 @@ def test_a_killed_worker_is_reported_and_the_others_are_stopped(linear):
     with pytest.raises(WorkerError, match="killed by SIGKILL"):
         run_in_workers(linear, long, ledger(long), 2, kill_one)
     assert not multiprocessing.active_children()
+
+
+def test_images_may_be_attacked_outside_of_an_evaluation(linear):
+    with torch.no_grad():
+        labels = linear(X).argmax(1)
+    labels[3] = (labels[3] + 1) % 10
+    tiny = ThreatModel.parse("linf:1/99999")
+    few = replace(work(), dataset=TensorSource(X, labels, num_classes=10), threat_model=tiny)
+    assert robust_ids(linear, few, [6, 3, 1], 1, Reporter(False)) == [1, 6]
