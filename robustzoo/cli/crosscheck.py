@@ -34,7 +34,7 @@ from robustzoo.cli.models import open_model
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
-    help="Images, a fixed random subset.",
+    help="Images at most, a fixed random subset.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of both sides.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Of our side.")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 )
 @click.option("--same-seed", is_flag=True, help="Attack with the evidence's own seed.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@click.option("--device", help="cpu or cuda[:i]; default: cpu.")
 @click.option(
     "--require", type=click.Choice(["confirmed"]), help="Exit 3 when the outcome is only consistent."
 )

@@ -156,7 +156,5 @@ def _theirs(ready: Prepared, engine: Engine, attack: str, reporter: Reporter) ->
         ahead = leads(ready.model, points, labels.tolist(), ready.micro_batch_size, ready.device).tolist()
         broken += [i for i, ok, lead in zip(ids, legal, ahead, strict=True) if ok and lead > 0]
         done += len(ids)
-        reporter.update(
-            f"{attack} of {engine.title}", done, len(ready.correct), len(ready.correct) - len(broken)
-        )
+        reporter.update(f"{attack} of {engine.title}", done, len(ready.correct))
     return broken

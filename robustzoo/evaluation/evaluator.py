@@ -66,9 +66,7 @@ from robustzoo.evaluation.work import Work
 from robustzoo.evaluation.workers import refuse_in_worker
 from robustzoo.registry import ThreatModel
 
-__all__ = ["DEFAULT_MICRO_BATCH", "cost_line", "evaluate", "passes_at_most", "weights_hash"]
-
-DEFAULT_MICRO_BATCH = micro_batch.DEFAULT
+__all__ = ["cost_line", "evaluate", "passes_at_most", "weights_hash"]
 
 
 def evaluate(

@@ -85,9 +85,12 @@ def judge_spot(report: ClaimReport, found: Spot | None) -> None:
     claimed, bound = report.numbers["robust_claimed"], report.numbers["robust_at_most"]
     least, most = claimed - report.tolerance, claimed + report.tolerance
     witnessed = f"witnesses leave at most {bound} robust"
+    for part in ("upper", "lower"):
+        report.reasons[part] = f"claimed {claimed}; not tested, since the clean count refutes the claim"
+    if bound <= most:
+        report.parts["upper"], report.reasons["upper"] = HOLDS, f"claimed {claimed}, {witnessed}"
+        _void(report, "upper", bound - claimed)
     if found is None:
-        for part in ("upper", "lower"):
-            report.reasons[part] = f"claimed {claimed}; not tested, since the clean count refutes the claim"
         if bound < least:
             report.parts["lower"] = REFUTED
             report.reasons["lower"] = f"claimed {claimed}, {witnessed} ({_off(bound - claimed, report)})"
@@ -111,10 +114,7 @@ def judge_spot(report: ClaimReport, found: Spot | None) -> None:
         report.parts["lower"] = REFUTED
     report.reasons["lower"] = shown
     _void(report, "lower", off)
-    if bound <= most:
-        report.parts["upper"], report.reasons["upper"] = HOLDS, f"claimed {claimed}, {witnessed}"
-        _void(report, "upper", bound - claimed)
-    else:
+    if bound > most:
         if found.most <= most:
             report.parts["upper"] = HOLDS
         elif found.least > most:

@@ -63,7 +63,9 @@ class MaskingProbe:
             f"robust after {WHITE_BOX}, then after Square    {self.white_box}, {self.square}",
             "",
         ]
-        if self.signs:
+        if not self.clean[0]:
+            lines.append("no image is classified correctly, so there was nothing to try")
+        elif self.signs:
             lines += [f"sign: {sign}" for sign in self.signs]
         else:
             lines.append(

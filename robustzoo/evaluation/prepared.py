@@ -80,7 +80,7 @@ def prepared(
 ) -> Iterator[Prepared]:
     """Within the block the model is checked, frozen and on its device, in strict float32.
 
-    Args and Raises: as `evaluate`.
+    Args and Raises: as `evaluate`, but `n` may be more than there are images, and then means all.
     """
     check_model(model)
     threat_model = check_threat_model(threat_model, model)
@@ -95,7 +95,7 @@ def prepared(
         num_classes = check_forward(model, probe_images(read_probe(dataset)).to(place))
         if dataset.labels is not None:
             check_labels(dataset.labels, num_classes)
-        subset = choose_samples(dataset, n)
+        subset = choose_samples(dataset, None if n is None or n >= len(dataset) else n)
         size = min(micro_batch.DEFAULT, len(subset)) if micro_batch_size is None else micro_batch_size
         ready = Prepared(
             model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 
 import timm
@@ -44,11 +45,13 @@ def timm_model(name: str, shown: str | None = None, *, pretrained: bool = True) 
     except (
         Exception
     ) as error:  # of timm, of the Hub's client, of the file: whatever it is, the name is at fault
-        similar = [] if ":" in name else timm.list_models(f"*{name.partition('.')[0]}*")[:5]
-        hint = f" timm has {', '.join(similar)}." if similar else ""
+        reason = str(error).strip().rstrip(".") or type(error).__name__
+        near = [] if ":" in name else get_close_matches(name.partition(".")[0], timm.list_models(), 3)
+        known = not near or name.partition(".")[0] in near
         raise ForeignModelError(
-            f"timm cannot make {shown or name}: {str(error) or type(error).__name__}.{hint} Expected a name "
-            "of timm.list_models(pretrained=True), with a network or its weights in the Hub's cache"
+            f"timm cannot make {shown or name}: {reason}."
+            f"{'' if known else ' Did you mean ' + ', '.join(near) + '?'} Expected a name of "
+            "timm.list_models(pretrained=True), with a network or its weights in the Hub's cache"
         ) from error
     return fold(network, shown or f"timm:{name}")
 

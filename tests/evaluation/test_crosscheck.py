@@ -8,10 +8,12 @@ import sys
 import types
 
 import pytest
+import torch
 from click.testing import CliRunner
 from torch import nn
 
 from robustzoo.cli import group
+from robustzoo.data import load_dataset
 from robustzoo.evaluation.crosscheck import crosscheck
 from robustzoo.evaluation.engines import EngineError, open_engine
 from robustzoo.registry import ThreatModel
@@ -109,3 +111,12 @@ def test_the_command_gives_json(monkeypatch):
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     assert (document["schema"], document["n"]) == ("robustzoo.crosscheck/1", 5)
+
+
+def test_more_images_than_there_are_means_all(linear, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchattacks", Fake("torchattacks", lambda x: x))
+    digits = load_dataset("digits", split="test")
+    pairs = [digits[i] for i in range(6)]
+    data = (torch.stack([x for x, _ in pairs]), torch.tensor([y for _, y in pairs]))
+    found = crosscheck(linear, data, LINF, engine="torchattacks", attacks=["apgd-ce"], progress=False)
+    assert found.n == 6 and ", all" in found.images

@@ -74,6 +74,7 @@ def test_no_correct_image_gives_no_experiment(linear):
     wrong = Wrapped(linear, after=torch.neg)
     found = run(wrong)
     assert found.clean == (0, 0) and found.white_box == 0 and found.signs == []
+    assert "nothing to try" in found.text()
 
 
 @pytest.mark.slow

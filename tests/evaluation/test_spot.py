@@ -162,6 +162,14 @@ def test_a_claim_that_the_witnesses_refute_costs_no_attack(folder):
 
 
 @pytest.mark.slow
+def test_workers_share_a_spot_check(published):
+    one, two = (
+        verify(published, mode="spot", same_seed=True, workers=workers, progress=False) for workers in (1, 2)
+    )
+    assert one.numbers == two.numbers and two.outcome == "confirmed"
+
+
+@pytest.mark.slow
 def test_five_points_too_many_on_the_bundled_digits_are_refuted(tmp_path):
     name = "vit_micro2.digits_linf.at_trh"
     folder = shutil.copytree(entry(name).weights.folder, tmp_path / "forged")

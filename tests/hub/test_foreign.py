@@ -103,7 +103,9 @@ def test_a_repository_without_safetensors(server):
 def test_models_of_timm_by_name():
     model = timm_model(ARCHITECTURE, pretrained=False)
     assert model.name == f"timm:{ARCHITECTURE}" and model.input_shape == (3, 160, 160)
-    with pytest.raises(ForeignModelError, match=r"timm cannot make resnet18x: .*Expected a name"):
+    with pytest.raises(
+        ForeignModelError, match=r"timm cannot make resnet18x: .*Did you mean resnet18.*Expected a name"
+    ):
         timm_model("resnet18x")
     with pytest.raises(ForeignModelError, match="has no classifier"):
         fold(timm.create_model(ARCHITECTURE, num_classes=0), "x")
