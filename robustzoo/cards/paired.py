@@ -56,10 +56,10 @@ class Paired:
         p, q = (e + f) / n, (e + g) / n
         (low_p, high_p), (low_q, high_q) = wilson(e + f, n, level), wilson(e + g, n, level)
         product = (e + f) * (g + h) * (e + g) * (f + h)
-        numerator = float(e * h - f * g)
+        numerator: float = e * h - f * g
         # Half an image a count is taken from a positive association, so that it is not overrated.
         if numerator > 0:
-            numerator = max(numerator - n / 2, 0.0)
+            numerator = max(numerator - n / 2, 0)
         phi = numerator / sqrt(product) if product else 0.0
 
         def reach(x: float, y: float) -> float:

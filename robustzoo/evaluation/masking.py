@@ -42,8 +42,7 @@ def square_sign(broken: int, n: int) -> str | None:
         return None
     return (
         f"Square, which uses no gradient, broke {broken} of {n} images that every gradient attack left: "
-        f"more than {100 * SQUARE_SHARE:g} % suggests that gradients mislead (gradient masking), and that "
-        "the robust accuracy is overestimated"
+        f"beyond {100 * SQUARE_SHARE:g} %, gradients may be masked, and the robust accuracy overestimated"
     )
 
 

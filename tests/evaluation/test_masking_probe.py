@@ -25,12 +25,12 @@ class Wrapped(nn.Module):
 
 
 def run(model, **options):
-    return probe_masking(model.eval(), "digits", "linf:1/20", n=20, progress=False, **options)
+    return probe_masking(model.eval(), "digits", "linf:1/20", n=12, progress=False, **options)
 
 
 def test_an_honest_model_shows_no_sign(linear):
     found = run(linear)
-    assert found.signs == [] and found.clean[0] == found.clean[1] > 14
+    assert found.signs == [] and found.clean[0] == found.clean[1] > 8
     start, few, many = found.loss
     assert start < few <= many * 1.001, "on a linear model more steps reach the same corner of the ball"
     assert found.square == found.white_box < found.clean[0]
@@ -45,6 +45,7 @@ def test_rounding_hides_the_gradient_and_square_finds_what_it_hides(linear):
     assert "Square, which uses no gradient" in words
 
 
+@pytest.mark.slow
 def test_saturated_outputs_are_named(linear):
     found = run(Wrapped(linear, after=lambda z: 500 * z))
     assert found.zero_gradients > 5 and "saturated" in " ".join(found.signs)

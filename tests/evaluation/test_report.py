@@ -129,3 +129,52 @@ def test_bad_input(tmp_path, measured):
     assert "cannot be read" in run(tmp_path / "absent.json").exception.args[0]
     done = run(path, "--png", tmp_path / "x.png", "--data", tmp_path / "nowhere", "--json")
     assert done.exit_code == 2 and not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_several_reports_the_main_one_and_the_best_known(folder, measured):
+    """A second Evidence in which one image that the first left robust is broken, and the reverse."""
+    evidence, path = measured
+    samples = json.loads(json.dumps(evidence.doc["samples"]))
+    robust = next(s for s in samples if s["robust"])
+    broken = next(s for s in samples if s["broken_by"] is not None)
+    robust["broken_by"], broken["broken_by"] = {**broken["broken_by"], "target": None}, None
+    robust["robust"], broken["robust"] = False, True
+    for sample in samples:
+        if sample["broken_by"] is not None:
+            sample["broken_by"]["attack"] = "square"
+    doc = evidence.doc
+    other = Evidence.build(
+        threat_model=evidence.threat_model,
+        samples=samples,
+        protocol={**doc["protocol"], "name": "square", "members": [{"attack": "square"}]},
+        **{key: doc[key] for key in ("model", "dataset", "seed", "micro_batch_size", "passes", "run")},
+    )
+    other.save(folder / "evidence" / "square.json")
+    done = run(folder)
+    assert done.exit_code == 0, done.output
+    left = evidence.robust_accuracy.correct - 1
+    assert f"({left} / 100" in done.stdout and "leave together" in done.stdout
+    assert "protocol pgd-5" in done.stdout and "others: square.json" in done.stderr
+    assert "best known" not in run(path).stdout
+
+
+def test_many_classes_are_summed_up_by_the_weakest(measured):
+    evidence, _ = measured
+    doc = json.loads(json.dumps(evidence.doc))
+    for sample in doc["samples"]:
+        right = sample["predicted"] == sample["label"]
+        sample["label"] = sample["id"] % 30
+        sample["predicted"] = sample["label"] if right else (sample["label"] + 1) % 30
+        if sample["broken_by"] is not None:
+            sample["broken_by"]["target"] = None
+    many = Evidence.build(
+        threat_model=evidence.threat_model,
+        samples=doc["samples"],
+        dataset={**doc["dataset"], "num_classes": 30},
+        **{key: doc[key] for key in ("model", "protocol", "seed", "micro_batch_size", "passes", "run")},
+    )
+    lines = report(many, details=True).splitlines()
+    labels = {s["label"] for s in doc["samples"]}
+    title = next(i for i, line in enumerate(lines) if line.startswith("the 8 least robust"))
+    assert f"of {len(labels)} classes" in lines[title] and lines[title + 9] == ""
+    assert len(png(many, [])) > 10_000
