@@ -120,7 +120,7 @@ class Square(Search):
         return spent
 
     def _first_fresh(self, lanes: Tensor) -> tuple[Tensor, Tensor]:
-        """Number of the next proposal of `lanes` (indices) whose answer is not known, among the next few: (n,).
+        """Number of the next proposal of `lanes` (indices) whose answer is not known, of the next few: (n,).
 
         Also whether there is one, (n,) bool. Where there is none, the number is that of the proposal to look
         on from.

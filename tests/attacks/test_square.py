@@ -132,7 +132,7 @@ def _asking_every_query(self, going):
     return torch.zeros_like(going)
 
 
-@pytest.mark.parametrize("norm, factor, saved", [("linf", 1.2, 0.5), ("l2", 1.3, 0.95), ("l1", 4.0, 0.95)])
+@pytest.mark.parametrize("norm, factor, saved", [("linf", 1.2, 0.5), ("l2", 1.3, 0.98), ("l1", 4.0, 0.98)])
 def test_known_answers_are_not_asked_for_and_change_nothing(norm, factor, saved, toys, monkeypatch):
     """Verdicts, witnesses and the queries that found them are those of asking every query."""
     model = toys.Linear(3, (1, 6, 6))
@@ -141,7 +141,8 @@ def test_known_answers_are_not_asked_for_and_change_nothing(norm, factor, saved,
     minimal = model.minimal_epsilon(x, torch.tensor([y for _, y in data]), norm).median()
     threat_model = ThreatModel.parse(f"{norm}:{float(minimal) * factor:.9f}")
     p = protocol("square", threat_model, 3)
-    p = replace(p, members=(replace(p.members[0], iterations=600),))
+    queries = 600 if norm == "linf" else 300
+    p = replace(p, members=(replace(p.members[0], iterations=queries),))
 
     def run():
         return run_protocol(model, data, range(10), p, threat_model, 3, seed=0, micro_batch_size=5)
@@ -153,7 +154,7 @@ def test_known_answers_are_not_asked_for_and_change_nothing(norm, factor, saved,
     for a, b in zip(quick, full, strict=True):
         assert (a.robust, a.broken_by, a.margin) == (b.robust, b.broken_by, b.margin)
         assert (a.witness is None and b.witness is None) or torch.equal(a.witness, b.witness)
-        assert a.forwards <= b.forwards and (not b.robust or b.forwards == 1 + 601)
+        assert a.forwards <= b.forwards and (not b.robust or b.forwards == 2 + queries)
         assert not a.robust or a.forwards < saved * b.forwards
 
 

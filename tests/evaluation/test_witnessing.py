@@ -37,7 +37,18 @@ def problem(seed: int, threat_model: ThreatModel, on_grid: bool):
 @given(
     seed=st.integers(0, 2**31),
     text=st.sampled_from(
-        ["linf:8/255", "linf:1/10", "linf:1/255", "linf:0.003", "l2:0.5", "l2:0.02", "l2:3"]
+        [
+            "linf:8/255",
+            "linf:1/10",
+            "linf:1/255",
+            "linf:0.003",
+            "l2:0.5",
+            "l2:0.02",
+            "l2:3",
+            "l1:2",
+            "l1:0.02",
+            "l1:12",
+        ]
     ),
     on_grid=st.booleans(),
 )
@@ -56,6 +67,15 @@ def test_byte_images_and_whole_levels_always_have_a_quantised_form(seed, levels)
     clean, point = problem(seed, threat_model, on_grid=True)
     first = next(iter(quantised_forms(point, clean, threat_model)))
     assert (first - point).abs().max() <= 0.5 / 255 + 1e-6
+
+
+@given(seed=st.integers(0, 2**31), text=st.sampled_from(["l1:2", "l1:12", "l2:0.5"]))
+def test_byte_images_have_a_quantised_form_in_every_ball(seed, text):
+    """Rounding towards a clean pixel on the grid never lengthens the perturbation."""
+    threat_model = ThreatModel.parse(text)
+    clean, point = problem(seed, threat_model, on_grid=True)
+    *_, last = quantised_forms(point, clean, threat_model)
+    assert (last - point).abs().max() <= 1 / 255 + 1e-6
 
 
 def test_a_ball_smaller_than_a_level_has_none():
