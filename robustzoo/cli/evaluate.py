@@ -39,7 +39,13 @@ from robustzoo.cli.json_errors import JsonErrors
 @click.option(
     "--protocol", default="aa-standard", show_default=True, help="aa-standard, apgd-ce+t, pgd-40, ..."
 )
-@click.option("--n", type=click.IntRange(min=1), help="Evaluate a fixed random subset of this many images.")
+@click.option(
+    "--n",
+    "--images",
+    "n",
+    type=click.IntRange(min=1),
+    help="Evaluate a fixed random subset of this many images. (Launchers take --n for an option of theirs.)",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every draw.")
 @click.option("--micro-batch", type=click.IntRange(min=1), help="Images per forward pass; recorded.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")

@@ -175,7 +175,7 @@ def test_ranks_are_read_from_the_launchers_environment():
 
 @pytest.mark.slow
 def test_ranks_share_an_evaluation_and_the_first_merges_it(tmp_path):
-    arguments = ("evaluate", "vit_micro2.digits_linf.at_base", "--n", "8", "--protocol", "pgd-5", "--out")
+    arguments = ("evaluate", "vit_micro2.digits_linf.at_base", "--images", "8", "--protocol", "pgd-5", "--out")
     command = [sys.executable, "-m", "robustzoo.cli", *arguments]
     subprocess.run([*command, str(tmp_path / "single")], check=True)
     launched = ["torchrun", "--nproc-per-node", "2", "--module", "robustzoo.cli", *arguments]
