@@ -66,7 +66,6 @@ from robustzoo.cli.json_errors import JsonErrors
     "model folder (for one threat model).",
 )
 @click.option("--restart", is_flag=True, help="Discard the journal of an interrupted run.")
-@click.option("--local_rank", hidden=True, help="Passed by the deepspeed launcher; the environment says it.")
 @click.option(
     "--json",
     "as_json",
@@ -82,7 +81,6 @@ def evaluate(
     as_json: bool,
     micro_batch: int | None,
     device: str | None,
-    local_rank: str | None,
     **options: Any,
 ) -> None:
     """Attack MODEL (a registry name or a model folder) and write Evidence.
