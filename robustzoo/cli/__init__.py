@@ -39,6 +39,8 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+# The deepspeed launcher passes it before all else; the environment says the same.
+@click.option("--local_rank", hidden=True, expose_value=False)
 @click.version_option(package_name="robustzoo", prog_name="robustzoo")
 def group() -> None:
     """Robust vision models whose clean and AutoAttack numbers anyone can re-check."""

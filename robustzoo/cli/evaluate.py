@@ -40,7 +40,13 @@ from robustzoo.cli.models import open_model
 @click.option(
     "--protocol", default="aa-standard", show_default=True, help="aa-standard, apgd-ce+t, pgd-40, ..."
 )
-@click.option("--n", type=click.IntRange(min=1), help="Evaluate a fixed random subset of this many images.")
+@click.option(
+    "--n",
+    "--images",
+    "n",
+    type=click.IntRange(min=1),
+    help="Evaluate a fixed random subset of this many images. (Launchers take --n for an option of theirs.)",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every draw.")
 @click.option("--micro-batch", type=click.IntRange(min=1), help="Images per forward pass; recorded.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
@@ -61,7 +67,6 @@ from robustzoo.cli.models import open_model
     "model folder (for one threat model).",
 )
 @click.option("--restart", is_flag=True, help="Discard the journal of an interrupted run.")
-@click.option("--local_rank", hidden=True, help="Passed by the deepspeed launcher; the environment says it.")
 @click.option(
     "--json",
     "as_json",
@@ -77,7 +82,6 @@ def evaluate(
     as_json: bool,
     micro_batch: int | None,
     device: str | None,
-    local_rank: str | None,
     **options: Any,
 ) -> None:
     """Attack MODEL and write Evidence.

@@ -200,10 +200,10 @@ def evaluate(
         path = None if out is None else evidence_path(out, protocol, dataset, subset)
         place = None if path is None else path.with_suffix(".journal")
         size = micro_batch_size
+        if size is None:
+            size = _known_micro_batch(smaller, path if reuse else None, None if restart else place)
         if size is None and shard is not None:
             size = min(micro_batch.DEFAULT, len(subset))  # a trial on each shard's machine could differ
-        if size is None and place is not None and not restart:
-            size = (stored_key(place) or {}).get("micro_batch_size")
         work, measured = _sized(work, size, model, subset, reporter)
         weights = state_digest(model)
         described = {"name": identity.name, "sha256": identity.sha256}
@@ -249,6 +249,16 @@ def evaluate(
                 write_evidence(evidence, out)
             journal.remove()
         return evidence
+
+
+def _known_micro_batch(smaller: Evidence | None, finished: Path | None, journal: Path | None) -> int | None:
+    """The micro-batch of what this evaluation goes on from, if anything: a trial could give another one."""
+    if smaller is not None:
+        return smaller.doc["micro_batch_size"]
+    if finished is not None and finished.exists():
+        return Evidence.load(finished).doc["micro_batch_size"]
+    key = None if journal is None else stored_key(journal)
+    return None if key is None else key["micro_batch_size"]
 
 
 def _sized(

@@ -86,6 +86,15 @@ def test_the_table_of_a_curve_names_every_epsilon(curve):
     assert str(curve.points[0].robust_accuracy) in lines[3]
 
 
+def test_the_micro_batch_of_a_curve_is_that_of_its_first_point(linear, tmp_path, monkeypatch):
+    sizes = iter([8, 4, 2, 2])
+    monkeypatch.setattr("robustzoo.evaluation.micro_batch.find", lambda *_: next(sizes))
+    options = {"n": 10, "progress": False, "out": tmp_path}
+    for _ in range(2):  # also where it is finished already
+        found = evaluate_curve(linear, "digits", EPSILONS, "linf:1/10", "pgd-2", **options)
+        assert [point.doc["micro_batch_size"] for point in found.points] == [8, 8, 8]
+
+
 @pytest.mark.parametrize(("epsilons", "words"), [((), "empty"), (("1/10", "0.1"), "each once")])
 def test_epsilons_that_make_no_curve_are_refused(linear, epsilons, words):
     with pytest.raises(GuardError, match=words):

@@ -19,6 +19,7 @@ from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.findings import Broken, Finding
 from robustzoo.evaluation.guards import GuardError
 from robustzoo.evaluation.journal import Journal, stored_key
+from robustzoo.hub.load import load
 
 KEY = {"seed": 0, "model": {"name": "a", "sha256": None}, "dataset": {"indices": [0, 1]}}
 FINDINGS = [
@@ -197,10 +198,11 @@ def test_the_micro_batch_of_a_journal_is_kept_where_none_is_asked_for(linear, tm
     assert run(linear, tmp_path, micro_batch_size=None).doc["micro_batch_size"] == 4
 
 
+NAME = "vit_micro2.digits_linf.at_base"
 SCRIPT = """
 import sys, robustzoo
 if __name__ == "__main__":
-    model = robustzoo.load("vit_micro2.digits_linf.at_base")
+    model = robustzoo.load("{name}")
     robustzoo.evaluate(
         model, "digits", None, "apgd-ce", n={n}, micro_batch_size=2, out=sys.argv[1], progress=False,
         workers=int(sys.argv[2]),
@@ -211,13 +213,14 @@ if __name__ == "__main__":
 def kill_while_it_runs(tmp_path, kills: int, n: int, workers: int) -> None:
     """Kill -9 one evaluation `kills` times, each time after it has kept something, and let it end."""
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(n=n))
+    script.write_text(SCRIPT.format(n=n, name=NAME))
 
     def start(out, processes: int) -> subprocess.Popen:
         command = [sys.executable, str(script), str(out), str(processes)]
         return subprocess.Popen(command, start_new_session=True)
 
-    assert start(tmp_path / "once", 1).wait(timeout=300) == 0
+    options = {"n": n, "micro_batch_size": 2, "progress": False}
+    evaluate(load(NAME), "digits", None, "apgd-ce", out=tmp_path / "once", **options)
     folder, killed = tmp_path / "again" / "evidence", 0
     while killed < kills:
         process = start(tmp_path / "again", workers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -173,17 +172,23 @@ def test_ranks_are_read_from_the_launchers_environment():
             this_rank(bad)
 
 
+LAUNCHERS = {
+    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"],
+    "deepspeed": ["deepspeed", "--num_accelerators", "2"],
+}
+
+
 @pytest.mark.slow
-def test_ranks_share_an_evaluation_and_the_first_merges_it(tmp_path):
-    arguments = ("evaluate", "vit_micro2.digits_linf.at_base", "--n", "8", "--protocol", "pgd-5", "--out")
-    command = [sys.executable, "-m", "robustzoo.cli", *arguments]
-    subprocess.run([*command, str(tmp_path / "single")], check=True)
-    launched = ["torchrun", "--nproc-per-node", "2", "--module", "robustzoo.cli", *arguments]
-    environment = {**os.environ, "MASTER_ADDR": "localhost"}
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_ranks_share_an_evaluation_and_the_first_merges_it(launcher, tmp_path):
+    if launcher == "deepspeed":
+        pytest.importorskip("deepspeed")
+    name = "vit_micro2.digits_linf.at_base"
+    arguments = ["robustzoo.cli", "evaluate", name, "--images", "8", "--protocol", "pgd-5", "--out"]
+    subprocess.run([sys.executable, "-m", *arguments, str(tmp_path / "single")], check=True)
     for _ in range(2):  # the second time everything is there
         done = subprocess.run(
-            [sys.executable, "-m", "torch.distributed.run", *launched[1:], str(tmp_path / "ranks")],
-            env=environment,
+            [*LAUNCHERS[launcher], "--module", *arguments, str(tmp_path / "ranks")],
             capture_output=True,
             text=True,
         )
