@@ -32,7 +32,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.remove(str(Path(__file__).resolve().parent))  # this file must not be taken for the folder `training`
 
 import torch
 from torch import Tensor

@@ -81,13 +81,12 @@ def optimizer(recipe: Recipe, parameters: list[nn.Parameter], weight_decay: floa
     SGD and Adam add `weight_decay * theta` to the gradient they are given, which is the clipped one: the L2
     term of the objective, applied after clipping. AdamW's decoupled decay would be another objective.
     """
+    settings = {"lr": recipe.base_lr, "weight_decay": weight_decay}
+    if get_accelerator().device_name() in ("cpu", "cuda"):
+        settings["fused"] = True  # one pass over weights, gradients and states
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters, lr=recipe.base_lr, momentum=recipe.momentum, weight_decay=weight_decay
-        )
-    return torch.optim.Adam(
-        parameters, lr=recipe.base_lr, betas=(recipe.momentum, 0.999), weight_decay=weight_decay
-    )
+        return torch.optim.SGD(parameters, momentum=recipe.momentum, **settings)
+    return torch.optim.Adam(parameters, betas=(recipe.momentum, 0.999), **settings)
 
 
 def build_engine(recipe: Recipe, launch: Launch, model: PixelModel, weight_decay: float):

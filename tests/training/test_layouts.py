@@ -7,17 +7,12 @@ is too small for ZeRO 3, and a gradient bucket is a quarter of it.
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
-from robustzoo.models import read_folder
 from tests.training.plain_pytorch import largest_difference, plain_pytorch
 from tests.training.ranks import run_on_ranks
 from tests.training.small import SGD, small
-from training.export import export_run
-from training.run_folder import RunFolder
 
 DIGITS = "vit_micro2.digits_linf"
 LOSSES = ("at", "trades", "alp", "mart")
@@ -52,6 +47,8 @@ def trained(request, tmp_path_factory):
         for loss in LOSSES
         for layout, flags in layouts(loss).items()
     ]
+    # ZeRO 3 last: DeepSpeed leaves its own linear layer in the process, which rounds differently.
+    lists.sort(key=lambda arguments: arguments[-1].endswith("3"))
     run_on_ranks(request.param, lists, folder)
     return request.param, folder
 
@@ -68,37 +65,3 @@ def test_twenty_steps_equal_plain_pytorch(trained, weights, loss):
         parts = 4 if "--micro-batch" in flags else ranks
         difference = largest_difference(weights(folder / loss / layout / "model"), by_hand[parts])
         assert difference < 1e-5, layout
-
-
-def test_zero3_on_two_ranks(tmp_path, weights):
-    """Trained, averaged, validated, cut and resumed, and exported from the parts in a checkpoint."""
-    trades = arguments_of("trades", 4)
-    swa = [f"{DIGITS}.at_swa", *small(), *SGD[:4], "--set", "swa_decay=0.5", "--validate-every", "2"]
-    runs = {
-        "trades": [*trades, "--zero", "3"],
-        "swa1": [*swa, "--zero", "1"],
-        "swa3": [*swa, "--zero", "3"],
-        "cut": [*swa, "--zero", "3", "--max-steps", "2"],
-    }
-    lists = [[*arguments, "--out", str(tmp_path / name)] for name, arguments in runs.items()]
-    lists.append([*swa, "--zero", "3", "--out", str(tmp_path / "cut"), "--resume"])
-    said, _ = run_on_ranks(2, lists, tmp_path)
-    assert "ZeRO 3, float32" in said
-
-    assert largest_difference(weights(tmp_path / "trades/model"), plain_pytorch(trades, parts=2)) < 1e-5
-    average = weights(tmp_path / "swa3/model")
-    assert largest_difference(average, weights(tmp_path / "swa1/model")) < 1e-5
-    assert largest_difference(average, weights(tmp_path / "cut/model")) == 0
-    logs = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("swa1", "swa3")]
-    for one, other in zip(*(map(_record, log) for log in logs), strict=True):
-        assert one == pytest.approx(other, rel=1e-3, abs=1e-4)
-
-    for name in ("swa3", "trades"):
-        before = weights(tmp_path / name / "model")
-        _, step, digest = export_run(RunFolder(tmp_path / name))  # from the shards of the checkpoint
-        assert step == 4 and read_folder(tmp_path / name / "model", sha256=digest)
-        assert largest_difference(weights(tmp_path / name / "model"), before) == 0
-
-
-def _record(line: str) -> dict[str, float]:
-    return {name: value for name, value in json.loads(line).items() if name != "images_per_second"}
