@@ -7,6 +7,7 @@ import pickle
 import signal
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -90,8 +91,9 @@ def run_in_workers(
             theirs.close()  # so that the death of the process reads as end of file here
             processes.append(process)
             pipes.append(ours)
-        for process, pipe in zip(processes, pipes, strict=True):
+        for number, (process, pipe) in enumerate(zip(processes, pipes, strict=True)):
             _send(pipe, payload, process)
+            _send(pipe, pickle.dumps(device_of_worker(work.device, number)), process)
         _deal(processes, pipes, ledger, record)
         for process in processes:
             process.join()
@@ -102,6 +104,11 @@ def run_in_workers(
             process.join()
         for pipe in pipes:
             pipe.close()
+
+
+def device_of_worker(device: str, number: int) -> str:
+    """Where worker `number` computes: on "cuda" each takes the next GPU, a GPU that is named is shared."""
+    return f"cuda:{number % torch.cuda.device_count()}" if device == "cuda" else device
 
 
 def _dumps(what: tuple[nn.Module | ModelFolder, Work]) -> bytes:
@@ -184,6 +191,7 @@ def _work_in_process(pipe: Connection) -> None:
 
     try:
         model, work = pickle.loads(pipe.recv_bytes())
+        work = replace(work, device=pickle.loads(pipe.recv_bytes()))
         device = torch.device(work.device)
         with strict_arithmetic(device):
             if isinstance(model, ModelFolder):

@@ -19,7 +19,7 @@ from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.ledger import Ledger
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.work import Work
-from robustzoo.evaluation.workers import WorkerError, run_in_workers
+from robustzoo.evaluation.workers import WorkerError, device_of_worker, run_in_workers
 from robustzoo.registry import ThreatModel
 
 X = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -87,6 +87,12 @@ def test_a_killed_worker_is_reported_and_the_others_are_stopped(linear):
     with pytest.raises(WorkerError, match="killed by SIGKILL"):
         run_in_workers(linear, long, ledger(long), 2, kill_one)
     assert not multiprocessing.active_children()
+
+
+def test_workers_take_a_gpu_each_unless_one_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [device_of_worker("cuda", i) for i in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert [device_of_worker(device, 1) for device in ("cuda:0", "cpu")] == ["cuda:0", "cpu"]
 
 
 def test_images_may_be_attacked_outside_of_an_evaluation(linear):
