@@ -228,7 +228,14 @@ def evaluate(
             if not ledger.finished:
                 line = cost_line(model, dataset[ids[0]][0], work, sum(ledger.left), workers, measured)
                 reporter.say(line, "cost")
-                attack_all(model, work, ledger, workers, reporter, journal.append)
+                try:
+                    attack_all(model, work, ledger, workers, reporter, journal.append)
+                except BaseException:  # Ctrl-C too
+                    if place is not None and place.exists():
+                        reporter.say(
+                            f"what was found is kept in {place}; the same command goes on from there"
+                        )
+                    raise
             masked = masking_warning(ledger.blind, ledger.correct)
             if masked is not None:
                 reporter.warn(masked)

@@ -189,6 +189,7 @@ def _work_in_process(pipe: Connection) -> None:
         answer(kind, content)
         return pickle.loads(pipe.recv_bytes())
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which stops this process
     try:
         model, work = pickle.loads(pipe.recv_bytes())
         work = replace(work, device=pickle.loads(pipe.recv_bytes()))

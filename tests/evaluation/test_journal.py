@@ -154,6 +154,7 @@ def test_an_interrupted_evaluation_goes_on_and_gives_the_same_bytes(linear, tmp_
         except Killed:
             interruptions += 1
             assert [path.suffix for path in (out / "evidence").iterdir()] == [".journal"]
+            assert "the same command goes on from there" in events[-1]["text"]
     assert interruptions > 4
     assert any("going on from" in event.get("text", "") for event in events)
     assert contents(out) == contents(tmp_path / "once") and len(contents(out)) == 2
