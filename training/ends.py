@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 import sys
 from contextlib import contextmanager
 
@@ -36,11 +37,14 @@ class TrainingStopped(RuntimeError):
 def told(run: RunFolder, group: Processes):
     """Turn what can end a training that has begun into a `TrainingStopped` in words.
 
-    Anything else is a fault of ours and keeps its traceback; how to go on is told in any case.
+    Anything else is a fault of ours and keeps its traceback; how to go on is told in any case, also where a
+    scheduler ends the process (SIGTERM).
 
     Raises:
         TrainingStopped: unreadable data, a full disk, divergence, a failed export, a lost process.
+        SystemExit: terminated.
     """
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     except RefusedByRankZero:  # rank 0 tells
@@ -58,6 +62,8 @@ def told(run: RunFolder, group: Processes):
     except BaseException:
         say(how_to_go_on(run, group))
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def how_to_go_on(run: RunFolder, group: Processes) -> str:
@@ -69,6 +75,10 @@ def how_to_go_on(run: RunFolder, group: Processes) -> str:
     command = [*sys.argv, *([] if "--resume" in sys.argv else ["--resume"])]
     start = "python" if group.world_size == 1 else "with the launcher of before:"
     return f"{kept}\nresume: {start} {shlex.join(command)}"
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)  # as a shell counts it
 
 
 def _words(reason: str, run: RunFolder, group: Processes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import signal
 import sys
@@ -14,7 +15,7 @@ from robustzoo.data.readers.digits import Digits
 from tests.training.plain_pytorch import largest_difference
 from tests.training.ranks import start_ranks
 from tests.training.small import AT_TRH, ROOT, small
-from training import ends, export, zero
+from training import export, zero
 from training.progress import Metrics
 from training.readable_images import ReadableImages
 from training.run_folder import RunFolder
@@ -199,4 +200,29 @@ def test_other_errors_keep_their_traceback_and_tell_how_to_go_on(train, tmp_path
     with pytest.raises(RuntimeError, match="shapes do not match"):
         train([*ARGUMENTS, "--out", str(tmp_path / "run")])
     assert capsys.readouterr().err.endswith(" --resume\n")
-    assert ends.TrainingStopped.__mro__[1] is RuntimeError
+
+
+def test_a_scheduler_that_ends_the_run(train, tmp_path, capsys, monkeypatch, weights, whole):
+    """SIGTERM, as on a preemption: status 143, and how to go on."""
+    run, step = RunFolder(tmp_path / "run"), zero.optimizer_step
+    calls = []
+
+    def preempted(engine):
+        calls.append(engine)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return step(engine)
+
+    before = signal.getsignal(signal.SIGTERM)
+    status = None
+    with monkeypatch.context() as patch:
+        patch.setattr(zero, "optimizer_step", preempted)
+        try:
+            train([*ARGUMENTS, "--out", str(run.path)])
+        except SystemExit as ended:  # not `raises`, which would keep the run's lock with the traceback
+            status = ended.code
+    gc.collect()
+    assert status == 143 and signal.getsignal(signal.SIGTERM) == before
+    assert f"kept: {run.checkpoint(2)}\nresume: python " in capsys.readouterr().err
+    assert train([*ARGUMENTS, "--out", str(run.path), "--resume"]) == 0
+    assert largest_difference(weights(run.model), whole) == 0

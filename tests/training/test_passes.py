@@ -131,7 +131,7 @@ def test_activations_are_recomputed_in_the_training_pass_alone(train, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("name", "graphs"), [pytest.param(AT_TRH, 2, marks=pytest.mark.slow), (TRADES_TRH, 3)]
+    ("name", "graphs"), [(AT_TRH, 2), pytest.param(TRADES_TRH, 3, marks=pytest.mark.slow)]
 )
 def test_compiled_once(train, tmp_path, monkeypatch, weights, name, graphs):
     """An attack graph, a training graph, TRADES' clean target: as many after three steps and validations."""

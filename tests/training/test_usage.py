@@ -43,6 +43,11 @@ def run(environment, folder, *arguments):
         ([AT_TRH, "--out", "run", "--init", "full"], "--init full: no such file; expected"),
         ([JPEGS, "--out", "run"], "cifar10jpg needs its images: add --data DIR"),
         ([JPEGS, "--out", "run", "--data", "nowhere"], "no data at nowhere"),
+        (["vit_micro2.digits_linf.at_awp", "--out", "run", "--zero", "3"], "has AWP, which scales every"),
+        (
+            [AT_TRH, "--out", "run", "--batch-size", "10", "--micro-batch", "3"],
+            "the nearest that do: 1, 2, 5",
+        ),
         ([AT_TRH, "--out", "run", "--max-steps", "0"], "expected a whole number of at least 1"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from robustzoo.registry import all_names, recipe
 from training import zero
+from training.launch import Launch, LaunchError
 
 
 @pytest.mark.parametrize("name", all_names()[::23])
@@ -15,7 +16,7 @@ from training import zero
 )
 def test_every_recipe_on_every_layout(name, world, micro, stage, accumulation):
     plan = recipe(name)
-    launch = zero.Launch.fit(plan, world, micro, stage)
+    launch = Launch.fit(plan, world, micro, stage)
     config = zero.config(plan, launch)
     per_pass = micro or plan.batch_size // world
     assert config["train_batch_size"] == plan.batch_size
@@ -28,6 +29,24 @@ def test_every_recipe_on_every_layout(name, world, micro, stage, accumulation):
     assert zero.config(plan, launch) == config  # pure
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_what_hardware_flags_become(stage, precision):
+    plan = recipe("vit_l16.imagenet_linf.at_trh")
+    launch = Launch.fit(plan, 8, 4, stage, precision=precision, offload="optimizer")
+    made = zero.config(plan, launch)
+    partition = made["zero_optimization"]
+    assert not made["fp16"]["enabled"] and not made["bf16"]["enabled"]  # the weights stay float32
+    assert partition["offload_optimizer"]["device"] == "cpu"
+    sharding = {key: value for key, value in partition.items() if key.startswith("stage3")}
+    if stage < 3:
+        assert not sharding
+    else:
+        assert sharding["stage3_param_persistence_threshold"] == 0
+        assert sharding["stage3_max_live_parameters"] == 2 * partition["reduce_bucket_size"] < 304_326_632
+    assert f"ZeRO {stage}, {precision}, optimizer offloaded" in launch.describe(plan)
+
+
 @pytest.mark.parametrize(
     ("name", "bucket"),
     [
@@ -38,7 +57,7 @@ def test_every_recipe_on_every_layout(name, world, micro, stage, accumulation):
 )
 def test_buckets_follow_the_network(name, bucket):
     plan = recipe(name)
-    config = zero.config(plan, zero.Launch.fit(plan, 1, None))
+    config = zero.config(plan, Launch.fit(plan, 1, None))
     assert config["zero_optimization"]["reduce_bucket_size"] == bucket
     assert config["zero_optimization"]["allgather_bucket_size"] == bucket
 
@@ -53,8 +72,8 @@ def test_buckets_follow_the_network(name, bucket):
 )
 def test_layouts_that_do_not_fit(world, micro, words):
     plan = recipe("vit_micro2.digits_linf.at_base", {"batch_size": 128})
-    with pytest.raises(zero.LaunchError, match=words):
-        zero.Launch.fit(plan, world, micro)
+    with pytest.raises(LaunchError, match=words):
+        Launch.fit(plan, world, micro)
 
 
 @pytest.mark.parametrize(("name", "decay"), [("at_trh", 0.25), ("at_base", 0.5)])
