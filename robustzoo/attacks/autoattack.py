@@ -167,7 +167,7 @@ def clean_pass(
     Raises:
         ValueError: a label outside [0, num_classes), wrong logits shape. NonFiniteLogits: naming the samples.
     """
-    size, queue = len(lanes.samples), iter(ids)
+    size, queue = len(lanes), iter(ids)
     batch, labels = lanes.x.clone(), torch.zeros_like(lanes.y)
     while chunk := [int(i) for i in islice(queue, size)]:
         for lane, i in enumerate(chunk):

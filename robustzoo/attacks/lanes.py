@@ -1,84 +1,107 @@
-"""The scheduler: a static batch of lanes, each carrying one sample through one attack.
+"""The scheduler: a static batch of lanes, each carrying one attempt of an attack on one sample.
 
 The network always sees a batch of the same shape. A lane whose attempt ends goes on to its sample's next
-attempt or takes the next waiting sample; a lane without one keeps its last image as padding. All state is per
-lane, so a sample's trajectory depends on the weights, the sample, its key and the shape of the batch, and on
-nothing
-else: not on which samples share the batch, their order, or how many there are.
+attempt or takes the next waiting sample; where none waits, it runs an attempt of another lane's sample ahead
+of its turn, and keeps its last image as padding where there is none of these either. All state is per lane,
+so a sample's trajectory depends on the weights, the sample, its key and the shape of the batch, and on no
+more: not on which samples share the batch, their order, or how many there are.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from robustzoo.attacks.answers import check_finite, gradient, predict
+from robustzoo.attacks.answers import NonFiniteLogits, gradient, predict
+from robustzoo.attacks.attempts import Attempt, Attempts, Outcome, Sample
 from robustzoo.attacks.losses import attack_loss, margin
 from robustzoo.attacks.members import Member
 from robustzoo.attacks.projections import in_ball, per_sample, safe_radius
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One correctly classified image waiting for attack: its id, label and the target classes in order."""
-
-    id: int
-    label: int
-    targets: tuple[int, ...]
-    image: Callable[[], Tensor]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one member did to one sample. `target` is None for untargeted attacks, `point` (C, H, W) on the
-    CPU. `blind`: it asked for gradients, and every one was zero at every pixel."""
-
-    id: int
-    broken: bool
-    target: int | None
-    restart: int
-    iteration: int
-    point: Tensor | None
-    margin: float | None
-    forwards: int
-    backwards: int
-    blind: bool = False
-
-
 class Lanes:
     """The batch: images `x: (L, C, H, W)`, labels, ids, attempts and targets `(L,)`, and which lanes are in
-    use."""
+    use; passes and gradients of the attempt that each lane runs."""
 
     def __init__(self, lanes: int, image_shape: tuple[int, ...], device: torch.device) -> None:
         self.x = torch.zeros(lanes, *image_shape, device=device)
         self.y, self.ids, self.attempt, self.target = torch.zeros(4, lanes, dtype=torch.int64, device=device)
         self.active = torch.zeros(lanes, dtype=torch.bool, device=device)
         self.forwards, self.backwards = torch.zeros(2, lanes, dtype=torch.int64, device=device)
-        self.slope = torch.zeros(lanes, dtype=torch.bool, device=device)  # some gradient was not zero
-        self.samples: list[Sample | None] = [None] * lanes
+        # Some gradient was not zero; all logits were finite.
+        self.slope, self.finite = torch.zeros(2, lanes, dtype=torch.bool, device=device)
+        self.works: list[tuple[Attempts, int] | None] = [None] * lanes
 
-    def load(self, lane: int, sample: Sample) -> None:
-        """Put a fresh sample into a lane, at its first attempt."""
-        self.samples[lane] = sample
-        self.x[lane] = sample.image().to(self.x)
-        self.y[lane], self.ids[lane], self.active[lane] = sample.label, sample.id, True
+    def __len__(self) -> int:
+        return len(self.works)
+
+    def sample(self, lane: int) -> Sample:
+        """The sample that a lane in use carries."""
+        return self._work(lane)[0].sample
+
+    def _work(self, lane: int) -> tuple[Attempts, int]:
+        work = self.works[lane]
+        assert work is not None, f"lane {lane} is not in use"
+        return work
+
+    def begin(self, lane: int, member: Member, attempts: Attempts, number: int) -> None:
+        """Put an attempt, of the sample that is there or of another one, into a lane."""
+        sample, before = attempts.sample, self.works[lane]
+        if before is None or before[0] is not attempts:
+            self.x[lane] = sample.image().to(self.x)
+            self.y[lane], self.ids[lane], self.active[lane] = sample.label, sample.id, True
+        self.works[lane] = attempts, number
         self.forwards[lane] = self.backwards[lane] = 0
-        self.slope[lane] = False
+        self.slope[lane], self.finite[lane] = False, True
+        self.attempt[lane] = number
+        if member.targets:
+            self.target[lane] = sample.targets[number // member.restarts]
 
     def free(self, lane: int) -> None:
         """Take the sample out; the image stays as padding."""
-        self.samples[lane] = None
+        self.works[lane] = None
         self.active[lane] = False
 
-    def begin(self, lane: int, member: Member, attempt: int) -> None:
-        """Set attempt number and target class of the attempt that starts in a lane."""
-        self.attempt[lane] = attempt
-        if member.targets:
-            self.target[lane] = self.samples[lane].targets[attempt // member.restarts]
+    def end(
+        self, lane: int, member: Member, iteration: int, point: Tensor | None, lead: float | None
+    ) -> None:
+        """Enter how the attempt in a lane ended.
+
+        Args:
+            point: where it broke the sample; lead: the margin there.
+        """
+        attempts, number = self._work(lane)
+        attempts.end(
+            number,
+            Attempt(
+                target=int(self.target[lane]) if member.targets else None,
+                iteration=iteration,
+                point=point,
+                margin=lead,
+                forwards=int(self.forwards[lane]),
+                backwards=int(self.backwards[lane]),
+                slope=bool(self.slope[lane]),
+                finite=bool(self.finite[lane]),
+            ),
+        )
+
+    def check_finite(self, logits: Tensor) -> Tensor:
+        """Which lanes have only finite logits, (L,) bool. An attempt ahead of its turn keeps it in mind.
+
+        Raises:
+            NonFiniteLogits: an attempt whose turn it is has others.
+        """
+        finite = logits.isfinite().all(1)
+        bad = (~finite & self.active).nonzero().squeeze(1).tolist()
+        if bad:
+            self.finite &= finite | ~self.active
+            turn = [lane for lane in bad if self._work(lane)[0].leading(self._work(lane)[1])]
+            if turn:
+                raise NonFiniteLogits(sorted({self.sample(lane).id for lane in turn}))
+        return finite
 
 
 class Search(ABC):
@@ -93,6 +116,7 @@ class Search(ABC):
     iteration: Tensor
     differentiates = True
     looks = True
+    independent = True  # no attempt uses what an earlier one on the same sample found
 
     def __init__(self, member: Member, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
         self.member, self.lanes, self.norm, self.seed = member, lanes, norm, seed
@@ -161,10 +185,10 @@ def run_member(
     Raises:
         NonFiniteLogits: NaN or infinite logits in a lane in use.
     """
-    lanes, member, queue = search.lanes, search.member, iter(waiting)
+    lanes, member, queue = search.lanes, search.member, _Queue(search, waiting)
     starting = torch.zeros_like(lanes.active)
-    for lane in range(len(lanes.samples)):
-        _refill(lanes, lane, member, queue, starting)
+    for lane in range(len(lanes)):
+        starting[lane] = queue.refill(lane)
     search.begin(starting)
     while lanes.active.any():
         points = search.points.detach()
@@ -174,29 +198,60 @@ def run_member(
         over = ((fooled | exhausted) & lanes.active).nonzero().squeeze(1).tolist()
         if not over:
             continue
-        starting = torch.zeros_like(lanes.active)
+        ended = []
         for lane in over:
-            attempt, broken = int(lanes.attempt[lane]), bool(fooled[lane])
-            if not broken and attempt + 1 < member.attempts:
-                lanes.begin(lane, member, attempt + 1)
-                starting[lane] = True
-                continue
-            yield Outcome(
-                id=lanes.samples[lane].id,
-                broken=broken,
-                target=int(lanes.target[lane]) if member.targets else None,
-                restart=attempt % member.restarts,
-                iteration=int(iterations[lane]),
-                point=points[lane].cpu().clone() if broken else None,
-                margin=float(margins[lane]) if broken else None,
-                forwards=int(lanes.forwards[lane]),
-                backwards=int(lanes.backwards[lane]),
-                blind=bool((lanes.backwards[lane] > 0) & ~lanes.slope[lane]),
-            )
-            lanes.free(lane)
-            _refill(lanes, lane, member, queue, starting)
+            broken = bool(fooled[lane])
+            point, lead = (points[lane].cpu().clone(), float(margins[lane])) if broken else (None, None)
+            lanes.end(lane, member, int(iterations[lane]), point, lead)
+            ended.append(lanes.works[lane][0])
+        yield from queue.settle(ended)
+        starting = torch.zeros_like(lanes.active)
+        for lane in range(len(lanes)):
+            if lane in over or lanes.works[lane] is None:
+                starting[lane] = queue.refill(lane)
         if starting.any():
             search.begin(starting)
+
+
+class _Queue:
+    """What lanes do next, and the samples that are in hand."""
+
+    def __init__(self, search: Search, waiting: Iterable[Sample]) -> None:
+        self._lanes, self._member, self._ahead = search.lanes, search.member, search.independent
+        self._waiting = iter(waiting)
+        self._in_hand: dict[int, Attempts] = {}
+
+    def settle(self, ended: Iterable[Attempts]) -> Iterator[Outcome]:
+        """The outcomes of samples that are done with; frees the lanes whose attempt matters no more."""
+        for attempts in dict.fromkeys(ended):
+            outcome = attempts.outcome()
+            if outcome is not None:
+                del self._in_hand[attempts.sample.id]
+                yield outcome
+        for lane, work in enumerate(self._lanes.works):
+            if work is not None and (work[0].sample.id not in self._in_hand or not work[0].needs(work[1])):
+                self._lanes.free(lane)
+
+    def refill(self, lane: int) -> bool:
+        """Begin an attempt in a lane: of its own sample, of the next one waiting, or ahead of another lane's
+        turn. Returns whether there was any; else the lane is freed."""
+        work = self._lanes.works[lane]
+        for attempts in self._candidates(None if work is None else work[0]):
+            number = attempts.take()
+            if number is not None:
+                self._lanes.begin(lane, self._member, attempts, number)
+                return True
+        self._lanes.free(lane)
+        return False
+
+    def _candidates(self, own: Attempts | None) -> Iterator[Attempts]:
+        if own is not None:
+            yield own
+        sample = next(self._waiting, None)
+        if sample is not None:
+            yield self._in_hand.setdefault(sample.id, Attempts(sample, self._member))
+        elif self._ahead:
+            yield from self._in_hand.values()
 
 
 def _ask(
@@ -251,25 +306,17 @@ def _expected(
     return means[0], means[1], means[2] if wanted else None
 
 
-def _refill(lanes: Lanes, lane: int, member: Member, queue: Iterator[Sample], starting: Tensor) -> None:
-    sample = next(queue, None)
-    if sample is not None:
-        lanes.load(lane, sample)
-        lanes.begin(lane, member, 0)
-        starting[lane] = True
-
-
 def _look(
     judge: Callable[[Tensor], Tensor], search: Search, points: Tensor, logits: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Which lanes in use are broken at their point, (L,) bool, and the margins (L,) of the second
     evaluation."""
     lanes = search.lanes
-    check_finite(logits, lanes.ids, lanes.active)
+    finite = lanes.check_finite(logits)
     margins = torch.zeros_like(logits[:, 0])
     if not search.looks:
         return torch.zeros_like(lanes.active), margins
-    fooled = (logits.argmax(1) != lanes.y) & lanes.active
+    fooled = (logits.argmax(1) != lanes.y) & lanes.active & finite
     if fooled.any():
         fooled &= in_ball(points, lanes.x, search.norm, search.budget)
     if fooled.any():

@@ -22,6 +22,8 @@ class RankedTargets(Search):
     """Before the first attempt on a sample, one gradient at the clean image for each candidate class; then
     the attempts of the attack it is mixed into, each on the next nearest class."""
 
+    independent = False
+
     def __init__(self, member: Member, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
         super().__init__(member, lanes, norm, eps, seed)
         shape = len(lanes.y), int(member.constants["candidates"])
@@ -33,7 +35,7 @@ class RankedTargets(Search):
         lanes, count = self.lanes, self.candidates.shape[1]
         fresh = starting & (lanes.attempt == 0)
         for lane in fresh.nonzero().squeeze(1).tolist():
-            self.candidates[lane] = torch.tensor(lanes.samples[lane].targets[:count])
+            self.candidates[lane] = torch.tensor(lanes.sample(lane).targets[:count])
         self.left = self.left.masked_fill(fresh, count)
         self._measure(fresh)
         self._attack(starting & ~fresh)

@@ -90,9 +90,8 @@ def test_trajectory_equals_a_plain_implementation(norm, eps, tiny_vit, toys):
 
         def watch(module, inputs, output):
             if torch.is_grad_enabled():
-                for lane, sample in enumerate(lanes.samples):
-                    if sample is not None:
-                        seen[sample.id].append(inputs[0][lane].detach().clone())
+                for lane in lanes.active.nonzero().flatten().tolist():
+                    seen[lanes.sample(lane).id].append(inputs[0][lane].detach().clone())
 
         handle = model.register_forward_hook(watch)
         waiting = [Sample(i, labels[i], (), lambda i=i: x[i]) for i in range(5)]

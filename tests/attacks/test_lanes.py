@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from robustzoo.attacks.answers import NonFiniteLogits
 from robustzoo.attacks.lanes import Lanes, Sample, Search, run_member
 from robustzoo.attacks.protocols import protocol
 from robustzoo.registry.threat_model import ThreatModel
@@ -101,6 +102,52 @@ def test_lanes_are_refilled_and_the_batch_never_changes_shape(lanes):
     assert [o.broken for o in outcomes] == [True, False, True, True, False, False, False]
     assert [o.forwards for o in outcomes] == [5, 5, 3, 4, 5, 5, 5]
     assert set(model.rows) == {lanes}
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 5, 6, 7, 40])
+def test_attempts_ahead_of_their_turn_leave_no_trace(lanes):
+    """Attempts that break at once, in the last of six, never: on as many lanes as they like."""
+    levels = [0.45, 0.4155, 0.2, 0.4165, 0.4]
+    one = climb(Brightness(), levels, lanes=1, restarts=3, targets=2)
+    assert [(o.broken, o.target, o.restart) for o in one] == [
+        (True, 1, 0),
+        (True, 2, 2),
+        (False, 2, 2),
+        (True, 2, 1),
+        (False, 2, 2),
+    ]
+    model = Brightness()
+    many = climb(model, levels, lanes=lanes, restarts=3, targets=2)
+    for a, b in zip(one, many, strict=True):
+        assert (a.point is None) == (b.point is None)
+        assert a.point is None or torch.equal(a.point, b.point)
+        assert replace(a, point=None) == replace(b, point=None)
+    if lanes == 40:  # every attempt at once: five steps, and a second look
+        assert len(model.rows) <= 2 * 5
+
+
+class NaNAbove(Brightness):
+    """No number above a brightness."""
+
+    def __init__(self, level):
+        super().__init__()
+        self.level = level
+
+    def forward(self, x):
+        logits = super().forward(x)
+        return torch.where(x.flatten(1).mean(1, keepdim=True) > self.level, torch.nan, logits)
+
+
+@pytest.mark.parametrize("lanes", [1, 6])
+def test_what_is_no_number_counts_when_its_turn_comes(lanes):
+    # 0.4995 breaks in its first attempt at 0.5195; its sixth, ahead of its turn, would see 0.5245 there.
+    assert climb(NaNAbove(0.522), [0.4995], lanes=lanes, restarts=3, targets=2)[0].broken
+    # 0.43 reaches 0.51 in its first attempt, and none before its turn.
+    with pytest.raises(NonFiniteLogits, match="sample 0"):
+        climb(NaNAbove(0.505), [0.43], lanes=lanes, restarts=3, targets=2)
+    # 0.4 stays below 0.5 but in the sixth attempt nears what gives no number: the sample needs that one.
+    with pytest.raises(NonFiniteLogits, match="sample 0"):
+        climb(NaNAbove(0.4845), [0.4], lanes=lanes, restarts=3, targets=2)
 
 
 def test_nothing_waiting():
