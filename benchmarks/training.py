@@ -17,6 +17,7 @@ resident set over a step, on a GPU what torch allocated. Writes training.json an
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import multiprocessing
@@ -53,6 +54,7 @@ LOSSES, DEFENCES = ("at", "trades"), ("base", "swa", "awp", "s2o", "trh")
 BY_HAND = "by hand"
 TRADES_BETA = 6.0
 PASSES, REPEATS = ("F", "F + B", "T"), 5  # a pass is much shorter than a step: timed over as many in a row
+MMAP_THRESHOLD = -3  # of mallopt(3)
 Stepper = Callable[[], None]
 
 
@@ -182,6 +184,7 @@ def peak_memory(make: Callable[[], Stepper], device: torch.device) -> int:
 
 
 def _memory_in_child(method: str, batch: int, precision: str, answer) -> None:
+    _return_memory_at_once()
     group = processes.start()
     loss = method.split()[0]
     make = (
@@ -190,6 +193,14 @@ def _memory_in_child(method: str, batch: int, precision: str, answer) -> None:
         else (lambda: ours(method, batch, precision, group))
     )
     answer.put(peak_memory(make, group.device))
+
+
+def _return_memory_at_once() -> None:
+    """Have glibc map every larger tensor by itself, so that the resident set is what is alive."""
+    if sys.platform == "linux":
+        set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # absent from other C libraries
+        if set_option is not None:
+            set_option(MMAP_THRESHOLD, 2**16)
 
 
 def memory_of(method: str, batch: int, precision: str) -> int:

@@ -54,7 +54,7 @@ def told(run: RunFolder, group: Processes):
     except OSError as error:
         raise TrainingStopped(_words(f"cannot write or read: {error}", run, group)) from error
     except RuntimeError as error:
-        if group.world_size == 1 or not _LOST.search(str(error)):
+        if not is_of_a_lost_process(error, group):
             say(how_to_go_on(run, group))
             raise
         reason = f"another of the {group.world_size} processes has ended; its own words tell why ({error})"
@@ -64,6 +64,11 @@ def told(run: RunFolder, group: Processes):
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def is_of_a_lost_process(error: Exception, group: Processes) -> bool:
+    """Whether an error says that another process does not answer."""
+    return group.world_size > 1 and isinstance(error, RuntimeError) and bool(_LOST.search(str(error)))
 
 
 def how_to_go_on(run: RunFolder, group: Processes) -> str:

@@ -101,10 +101,8 @@ def train(job: Job) -> None:
     if done:
         zero.load_state(engine, run.checkpoint(done), group.rank, average)
     group.decide(run.claim)
-    metrics = None
     if group.is_main:
         run.begin(settings)
-        metrics = Metrics(run.metrics, done)
         introduce(job, data, launch, initial, done, last_step)
 
     with ends.told(run, group):
@@ -120,6 +118,7 @@ def train(job: Job) -> None:
             micro_batch=launch.micro_batch_size,
             workers=job.workers,
         )
+        metrics = Metrics(run.metrics, done) if group.is_main else None
         clock = Clock(done, last_step, recipe.batch_size)
         engine.train()
         last = done == last_step
@@ -210,6 +209,8 @@ def write_checkpoint(
         group.decide(lambda: run.commit(step, best))
     except (OSError, RuntimeError) as error:  # torch's own writer raises RuntimeError
         run.give_up(step)
+        if ends.is_of_a_lost_process(error, group):
+            raise
         raise ends.CheckpointNotWritten(
             f"the checkpoint after step {step:,} could not be written in {run.checkpoints}: {error}"
         ) from error

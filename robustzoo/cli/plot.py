@@ -82,7 +82,9 @@ def draw(records: list[Record], title: str, out: Path) -> None:
             steps, heights = curve(records, name)
             values += heights
             if steps:
-                axes.plot(steps, heights, label=name, marker="." if len(steps) < 50 else None, linewidth=1)
+                dashes = "--" if name.startswith("train_") else "-"
+                marker = "." if len(steps) < 50 else None
+                axes.plot(steps, heights, dashes, label=name, marker=marker, linewidth=1)
         if heading.startswith(("loss", "gradient")) and values and min(values) > 0:
             axes.set_yscale("log")
         if values:
