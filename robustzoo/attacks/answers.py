@@ -20,6 +20,7 @@ class NonFiniteLogits(ValueError):
     """A network that answered NaN or infinity for an image in [0, 1]."""
 
     def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
         shown = ", ".join(map(str, ids[:10])) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
         super().__init__(
             f"the model gave NaN or infinite logits for sample {shown}; an attack on it means nothing. "

@@ -59,7 +59,7 @@ def choose_pictures(
     pictures, strange = [], 0
     for row in picked:
         verdict = broken[int(witnesses.ids[row])]
-        witness = witnesses.pixels[row]
+        witness = witnesses.points([row])[0]
         clean = None if dataset is None else _clean(dataset, verdict.id, verdict.label)
         if clean is not None and not _near(witness, clean, evidence):
             clean, strange = None, strange + 1

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robustzoo.attacks.answers import seeded_draws
+from robustzoo.attacks.answers import NonFiniteLogits, seeded_draws
 from robustzoo.attacks.frozen import frozen
 from robustzoo.evaluation.findings import Finding, decode, encode
 from robustzoo.evaluation.ledger import Ledger
@@ -75,6 +75,7 @@ def run_in_workers(
     Raises:
         WorkerError: model or data cannot be sent to another process; a process failed or was killed. The
             other processes are stopped.
+        NonFiniteLogits: as in one process.
     """
     payload = _dumps((model, work))
     # Spawn, not fork: a forked process inherits torch's thread pools and CUDA state in a broken condition.
@@ -150,6 +151,8 @@ def _deal(
                 kind, content = pickle.loads(pipe.recv_bytes())
             except (EOFError, ConnectionResetError):
                 raise _death(process) from None
+            if kind == "not finite":
+                raise NonFiniteLogits(content)
             if kind == "failed":
                 raise WorkerError(f"{process.name} failed. Its traceback:\n{content}")
             if kind == "found":
@@ -205,10 +208,13 @@ def _work_in_process(pipe: Connection) -> None:
                 while (stage := ask("next")) is not None:
                     for findings in stages.run(stage, iter(partial(ask, "take", stage), None)):
                         answer("found", encode(findings, {}))
-    except Exception:
+    except Exception as error:
         # The parent decides what to do; a broken pipe means that it is gone and nobody is left to tell.
         try:
-            answer("failed", traceback.format_exc())
+            if isinstance(error, NonFiniteLogits):
+                answer("not finite", error.ids)
+            else:
+                answer("failed", traceback.format_exc())
         except (BrokenPipeError, ConnectionResetError):
             return
     finally:

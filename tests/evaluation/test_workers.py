@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from robustzoo.attacks.answers import NonFiniteLogits
 from robustzoo.data import TensorSource
 from robustzoo.evaluation.attack_run import robust_ids
 from robustzoo.evaluation.evaluator import evaluate
@@ -69,6 +71,18 @@ def test_a_failing_worker_passes_its_traceback_on(linear):
     few_classes = replace(work(), num_classes=3, dataset=TensorSource(X, Y + 5, num_classes=10))
     with pytest.raises(WorkerError, match=r"(?s)worker 0 failed.*ValueError: sample 0 has label 5"):
         run_in_workers(linear, few_classes, ledger(few_classes), 1, lambda findings: None)
+    assert not multiprocessing.active_children()
+
+
+def test_logits_that_are_no_numbers_are_told_as_in_one_process(linear):
+    x, steep = X.clone(), copy.deepcopy(linear)
+    x[:, :, 0, :2] = 0
+    x[5, :, 0, :2] = 1
+    with torch.no_grad():
+        steep[1].weight[0, :2] = 3e38  # the sum of two is infinite
+    bad = replace(work(), dataset=TensorSource(x, Y, num_classes=10))
+    with pytest.raises(NonFiniteLogits, match="sample 5;"):
+        run_in_workers(steep, bad, ledger(bad), 1, lambda findings: None)
     assert not multiprocessing.active_children()
 
 
