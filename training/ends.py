@@ -77,7 +77,8 @@ def how_to_go_on(run: RunFolder, group: Processes) -> str:
     kept = (
         f"kept: {run.checkpoint(step)}" if step else "kept: no checkpoint yet, and a resumed run starts at 0"
     )
-    command = [*sys.argv, *([] if "--resume" in sys.argv else ["--resume"])]
+    given = [word for word in sys.argv if not word.startswith("--local_rank")]  # the launcher's own
+    command = [*given, *([] if "--resume" in given else ["--resume"])]
     start = "python" if group.world_size == 1 else "with the launcher of before:"
     return f"{kept}\nresume: {start} {shlex.join(command)}"
 
