@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # One thread a process: results on CPU then do not depend on the number of cores, and tests do not fight for them.
+# Tests run in two processes, a file each at a time: some hold temporary states for the whole file.
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-slow verify-cards lint wheel clean
@@ -18,7 +19,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m robustzoo.cli.demo
 
 test: $(VENV)/.installed
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -q -m "not slow"
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
 
 test-slow: $(VENV)/.installed
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -q -m slow

@@ -219,7 +219,9 @@ WRONG_ARGUMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "words"), WRONG_ARGUMENTS, ids=[str(o) for o, _ in WRONG_ARGUMENTS])
+@pytest.mark.parametrize(
+    ("options", "words"), WRONG_ARGUMENTS, ids=[str(o).partition(" at 0x")[0] for o, _ in WRONG_ARGUMENTS]
+)
 def test_wrong_arguments_are_named_before_the_model_is_called(options, words):
     def refuse(logits, x):
         raise AssertionError("computed with a wrong argument")

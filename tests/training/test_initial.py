@@ -98,7 +98,8 @@ def test_unreadable_files(network, tmp_path):
         load_initial(network, tmp_path / "absent.safetensors")
     (tmp_path / "cut.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
     with pytest.raises(
-        InitialWeightsError, match=r"not a readable safetensors file.*; give another, or --init random"
+        InitialWeightsError,
+        match=r"not a readable safetensors file.*; give one, an .npz .*, or --init random",
     ):
         load_initial(network, tmp_path / "cut.safetensors")
 
