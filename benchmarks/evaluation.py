@@ -148,7 +148,8 @@ def contest(name: str, job: dict[str, Any]) -> dict[str, Any]:
     for number, result in enumerate(results):
         robust[number::processes] = result.pop("robust")
     seconds = max(result["seconds"] for result in results)
-    return {**results[0], "seconds": seconds, "robust": robust, "peak_mb": peak / 1e6}
+    counts = {k: sum(result[k] for result in results) for k in ("forwards", "backwards") if k in results[0]}
+    return {**results[0], **counts, "seconds": seconds, "robust": robust, "peak_mb": peak / 1e6}
 
 
 def _watch(children: list[psutil.Popen]) -> int:
