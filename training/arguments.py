@@ -9,6 +9,8 @@ from pathlib import Path
 
 from robustzoo.registry import Recipe, recipe
 from robustzoo.registry.catalog import DATASETS
+from robustzoo.registry.fields import RecipeError
+from robustzoo.registry.names import did_you_mean
 from robustzoo.registry.overrides import parse_assignments
 from training.launch import OFFLOADS, PRECISIONS, Launch
 
@@ -95,6 +97,11 @@ def parse(argv: Sequence[str] | None = None) -> Job:
         overrides["training_data"] = key
     else:
         folder = given.data
+        if colon and len(key) > 1 and "/" not in key and not Path(given.data).exists():  # C:... is a path
+            raise RecipeError(
+                f"--data {given.data}: {key!r} is no dataset; known: {', '.join(DATASETS)}"
+                f"{did_you_mean(key, list(DATASETS))}"
+            )
     if given.extra_data == "none":
         overrides |= {"extra_data": "none", "extra_fraction": "0"}
     init_file = None

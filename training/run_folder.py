@@ -64,6 +64,9 @@ class RunFolder:
         changed = [key for key in sorted({*before, *fixed}) if before.get(key) != fixed.get(key)]
         if changed:
             listed = "; ".join(f"{key} was {before.get(key)!r}, now {fixed.get(key)!r}" for key in changed)
+            names = [document.get("recipe", {}).get("name") for document in (self.settings(), settings)]
+            if names[0] != names[1]:
+                listed = f"recipe {names[0]} then, {names[1]} now; {listed}"
             raise RunFolderError(
                 f"cannot resume {self.path} with other settings: {listed}. Start it as before (config.json "
                 "has its command), or begin a new run in another --out"

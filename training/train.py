@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -103,7 +104,7 @@ def train(job: Job) -> None:
     group.decide(run.claim)
     if group.is_main:
         run.begin(settings)
-        introduce(job, data, launch, initial, done, last_step)
+        introduce(job, data, launch, validation, initial, done, last_step)
 
     with ends.told(run, group):
         # ---- Steps ----------------------------------------------------------------------------------------
@@ -181,7 +182,15 @@ def train(job: Job) -> None:
         group.barrier()
 
 
-def introduce(job: Job, data: TrainingData, launch: Launch, initial: str, done: int, last_step: int) -> None:
+def introduce(
+    job: Job,
+    data: TrainingData,
+    launch: Launch,
+    validation: Validation,
+    initial: str,
+    done: int,
+    last_step: int,
+) -> None:
     """Say what is trained, how it is laid out, and what it will cost."""
     recipe = data.recipe
     say(f"{recipe.name}: {data.describe()}, {launch.describe(recipe)}, starting from {initial}")
@@ -193,6 +202,7 @@ def introduce(job: Job, data: TrainingData, launch: Launch, initial: str, done: 
     if job.resume and not done:
         what = "resuming at step 0, for there is no whole checkpoint yet"
     say(f"{what}: {expected_cost(recipe, last_step - done)}")
+    say(f"validation: {validation.describe()}")
 
 
 def write_checkpoint(
@@ -208,11 +218,14 @@ def write_checkpoint(
         group.barrier()
         group.decide(lambda: run.commit(step, best))
     except (OSError, RuntimeError) as error:  # torch's own writer raises RuntimeError
+        free = shutil.disk_usage(run.path).free / 1e6
         run.give_up(step)
         if ends.is_of_a_lost_process(error, group):
             raise
         raise ends.CheckpointNotWritten(
-            f"the checkpoint after step {step:,} could not be written in {run.checkpoints}: {error}"
+            f"the checkpoint after step {step:,} could not be written in {run.checkpoints}, where "
+            f"{free:,.0f} MB were free then: {error}. Where the disk is full, make room for "
+            "two checkpoints, then resume"
         ) from error
 
 

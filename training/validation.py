@@ -44,6 +44,14 @@ class Validation:
         self.holdout = evaluation_subset(holdout, size)
         self.training = evaluation_subset(training, size)
 
+    def describe(self) -> str:
+        """How many images a reading rests on, and how far chance alone moves it, in words."""
+        size = len(self.holdout)
+        return (
+            f"{size:,} held-out and as many training images a reading, "
+            f"+-{196 * (0.25 / size) ** 0.5:.0f} points by chance at most (95 %)"
+        )
+
     def run(self, model: nn.Module) -> dict[str, float]:
         """One reading; every rank must call it and gets the same answer.
 

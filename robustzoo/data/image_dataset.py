@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from pathlib import Path
 
@@ -100,8 +101,14 @@ def decode(file, channels: int, origin: str) -> Image.Image:
             return image.convert("L" if channels == 1 else "RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(
-            f"{origin}: no readable image ({error}); fetch the file again or leave the image out"
+            f"{origin}: no readable image ({_why(error)}); fetch the file again or leave the image out "
+            "(training does so with --skip-corrupt)"
         ) from error
+
+
+def _why(error: Exception) -> str:
+    """The error without the address of a buffer, which says nothing and differs every time."""
+    return re.sub(r" <_io\.\w+ object at 0x[0-9a-f]+>", "", str(error))
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:

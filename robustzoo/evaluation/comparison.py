@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.cards.paired import Paired
 from robustzoo.cards.published import all_evidence
 
@@ -92,9 +93,13 @@ def compare(a: Sequence[Evidence], b: Sequence[Evidence]) -> Comparison:
         a, b: one or more Evidence of each model, the main one first.
 
     Raises:
-        ComparisonError: none of them are about the same images, threat model and protocol; the message says
-            in what the first ones differ.
+        ComparisonError: one of them is a shard, or none are about the same images, threat model and protocol;
+            the message says in what the first ones differ.
     """
+    for label, documents in (("A", a), ("B", b)):
+        for document in documents:
+            if problem := shard_problem(document.doc):
+                raise ComparisonError(f"{label} cannot be compared: {problem}")
     for one in a:
         for other in b:
             if not _differences(one, other):

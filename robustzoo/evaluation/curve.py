@@ -83,6 +83,8 @@ def evaluate_curve(
         ThreatModelError: an epsilon that is none.
     """
     norm = check_threat_model(threat_model, model).norm
+    if not all(str(e).strip() for e in epsilons):
+        raise GuardError(f"epsilons are {','.join(epsilons)!r}; expected numbers with one comma between two")
     chosen = sorted((ThreatModel.parse(f"{norm}:{e}") for e in epsilons), key=lambda t: t.epsilon)
     if not chosen or len({t.epsilon for t in chosen}) < len(chosen):
         raise GuardError(

@@ -124,10 +124,16 @@ def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True, random
             gradient, or the forward that records gradients gives other logits.
     """
     expected = getattr(model, "input_shape", None)
+    if expected is not None and len(tuple(expected)) != 3:
+        raise GuardError(
+            f"the model's input_shape is {tuple(expected)}; expected its attribute to be "
+            "(channels, height, width)"
+        )
     if expected is not None and tuple(x.shape[1:]) != tuple(expected):
         raise GuardError(
             f"the images have shape {tuple(x.shape[1:])}, but the model expects {tuple(expected)} (channels, "
-            "height, width); expected data of the model's shape: evaluate it on the dataset it was made for"
+            "height, width); expected data of the model's shape: evaluate it on the dataset it was made for. "
+            "Folders of images are read as RGB: a model of one channel must reduce them in its forward"
         )
     logits = _forward(model, x)
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(x):

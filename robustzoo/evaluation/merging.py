@@ -49,7 +49,17 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> list[Path]:
             f"no shards in {', '.join(map(str, folders)) or 'no folder'}; expected the folder that "
             "`robustzoo evaluate --shard i/n --out FOLDER` was given, or its shard-*-of-* folders"
         )
-    merged = [join([with_witnesses(path) for path in paths], paths) for paths in found.values()]
+    merged = []
+    for name, paths in found.items():
+        try:
+            merged.append(join([with_witnesses(path) for path in paths], paths))
+        except MergeError as error:
+            strange = sorted(str(path) for other, those in found.items() if other != name for path in those)
+            if not strange:
+                raise
+            raise MergeError(
+                f"{error}. Beside them lie shards of other evaluations: {', '.join(strange)}"
+            ) from error
     out = Path(out)
     with reserved(out):
         return [write_evidence(evidence, out) for evidence in merged]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from robustzoo.cards.best_known import best_known
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.evaluation.masking import masking_signs
 from robustzoo.evaluation.per_class import chosen, per_class
 from robustzoo.evaluation.progress import duration
@@ -20,7 +21,9 @@ def report(evidence: Evidence, *, details: bool = False, others: Sequence[Eviden
     """
     doc = evidence.doc
     counts, dataset, run = doc["counts"], doc["dataset"], doc["run"]
+    part = shard_problem(doc)
     lines = [
+        *([] if part is None else [f"PART OF A RESULT: {part}", ""]),
         f"{doc['model']['name']} under {evidence.threat_model}, protocol {doc['protocol']['name']}",
         f"{dataset['id']} {dataset['split']}, {dataset['subset']}: {counts['n']} images, seed {doc['seed']}",
         "",

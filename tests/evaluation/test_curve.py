@@ -95,7 +95,9 @@ def test_the_micro_batch_of_a_curve_is_that_of_its_first_point(linear, tmp_path,
         assert [point.doc["micro_batch_size"] for point in found.points] == [8, 8, 8]
 
 
-@pytest.mark.parametrize(("epsilons", "words"), [((), "empty"), (("1/10", "0.1"), "each once")])
+@pytest.mark.parametrize(
+    ("epsilons", "words"), [((), "empty"), (("1/10", "0.1"), "each once"), (("1/10", ""), "one comma")]
+)
 def test_epsilons_that_make_no_curve_are_refused(linear, epsilons, words):
     with pytest.raises(GuardError, match=words):
         evaluate_curve(linear, "digits", epsilons, "linf:1/10", "pgd-5", **OPTIONS)

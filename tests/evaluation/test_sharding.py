@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from robustzoo.cards import Evidence, EvidenceError, WitnessError
 from robustzoo.cards.published import all_evidence
+from robustzoo.evaluation.comparison import ComparisonError, compare
 from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.merging import MergeError, merge
+from robustzoo.evaluation.merging import MergeError, merge, shard_documents
+from robustzoo.evaluation.report import report
 from robustzoo.evaluation.sharding import Rank, Shard, this_rank
 
 N = 14
@@ -119,6 +121,9 @@ def test_missing_repeated_and_foreign_shards_are_named(shards, linear, tmp_path)
     other = Shard(2, 3).folder(tmp_path / "other")
     with pytest.raises(MergeError, match=r"different evaluations: seed 0 there, 1 here"):
         merge([one, other, three], tmp_path / "out")
+    run(linear, tmp_path / "strange", shard="2/3", protocol="pgd-2")
+    with pytest.raises(MergeError, match=r"shard 2 of 3 is missing.*other evaluations: .*strange"):
+        merge([one, three, tmp_path / "strange"], tmp_path / "out")
     run(linear, tmp_path / "halves", shard="2/2")
     with pytest.raises(MergeError, match=r"different evaluations: number of shards 3 there, 2 here"):
         merge([one, tmp_path / "halves", three], tmp_path / "out")
@@ -195,3 +200,11 @@ def test_ranks_share_an_evaluation_and_the_first_merges_it(launcher, tmp_path):
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("robust accuracy") == 1
         assert contents(tmp_path / "ranks") == contents(tmp_path / "single")
+
+
+def test_a_shard_is_compared_with_nothing_and_reported_as_a_part(shards):
+    one, other = (Evidence.load(path) for path in shard_documents(shards)[:2])
+    for pair in (([one], [other]), ([other], [one])):
+        with pytest.raises(ComparisonError, match=r"A cannot be compared: this is shard \d of 3"):
+            compare(*pair)
+    assert report(one).startswith("PART OF A RESULT: this is shard 1 of 3")

@@ -21,6 +21,11 @@ def test_defaults():
     assert job.recipe().name == NAME
 
 
+def test_an_unknown_dataset_before_a_folder_is_named(tmp_path):
+    with pytest.raises(RecipeError, match=r"'cifar10jpeg' is no dataset.*Did you mean cifar10jpg"):
+        parse([NAME, "--out", "run", "--data", f"cifar10jpeg:{tmp_path}"])
+
+
 def test_the_launchers_flag_is_accepted():
     assert parse(["--local_rank=1", NAME, "--out", "run"]).name == NAME
 

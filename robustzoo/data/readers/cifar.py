@@ -13,6 +13,7 @@ from robustzoo.data.subsets import training_rows
 from robustzoo.registry.catalog import DATASETS
 
 HOLDOUT_SIZE = 1000
+_JPEG = b"\xff\xd8\xff"
 _CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
 _CIFAR100 = """
     apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
@@ -44,7 +45,14 @@ def open_cifar(key: str, root: str | Path | None, split: str) -> ImageDataset:
     place, classes, archive = existing_root(key, root, _layout(key)), CLASSES[key], ARCHIVES.get(key)
     if place.suffix == ".parquet" or (place.is_dir() and has_shards(place, ("train", "test"))):
         spec = DATASETS[key]
-        return ParquetImages(key, place, split, (spec.channels, spec.image_size, spec.image_size), classes)
+        shape = (spec.channels, spec.image_size, spec.image_size)
+        images = ParquetImages(key, place, split, shape, classes)
+        if archive and images.encoded(0).startswith(_JPEG):
+            raise DataError(
+                f"{place} holds JPEG images, and {key} is published without loss: these are other pixels, "
+                "and another data set (cifar10jpg for CIFAR-10)"
+            )
+        return images
     if archive and place.is_file():
         return CifarBinary(key, place, split, classes)
     if place.is_file():

@@ -70,14 +70,23 @@ class ParquetImages(ImageDataset):
             self._decoded[i] = True  # after the pixels, so that another thread never reads half an image
         return to_unit(self._pixels[i])
 
-    def _decode(self, i: int) -> np.ndarray:
+    def encoded(self, i: int) -> bytes:
+        """Image `i` as it is stored; empty where it is not embedded."""
+        chunk, offset = self._place(i)
+        return self._columns[chunk][offset].as_py() or b""
+
+    def _place(self, i: int) -> tuple[int, int]:
+        """Chunk and place in it."""
         row = int(self._rows[i])
         chunk = int(np.searchsorted(self._starts, row, side="right")) - 1
-        offset = row - int(self._starts[chunk])
+        return chunk, row - int(self._starts[chunk])
+
+    def _decode(self, i: int) -> np.ndarray:
+        chunk, offset = self._place(i)
         file, first = self._sources[chunk]
         origin = f"{file}, row {first + offset}"
-        encoded = self._columns[chunk][offset].as_py()
-        if encoded is None:
+        encoded = self.encoded(i)
+        if not encoded:
             raise DataError(f"{origin}: the row has no image bytes; use a file with the images embedded")
         pixels = to_bytes(decode(io.BytesIO(encoded), self.image_shape[0], origin))
         if pixels.shape != self.image_shape:

@@ -116,3 +116,8 @@ def test_the_real_images_as_folders(shared, tmp_path):
     order = sorted(range(40), key=lambda i: (stored.labels[i], i))
     for i, (x, label) in zip(order, unpacked, strict=True):
         assert torch.equal(x, stored[i][0]) and label == stored[i][1]
+
+
+def test_jpeg_images_are_not_the_originals(shared):
+    with pytest.raises(DataError, match=r"JPEG images, and cifar10 is published without loss.*cifar10jpg"):
+        load_dataset("cifar10", shared / "data" / "cifar10jpg")
