@@ -9,6 +9,7 @@ import pytest
 
 from robustzoo.cards import CardError, Claim, Evidence, lint_card, render_card
 from robustzoo.cards.metadata import read_block
+from robustzoo.cards.render import SECTIONS
 from robustzoo.registry import all_names, published, recipe
 from robustzoo.registry.catalog import DATASETS, LOSSES
 
@@ -273,3 +274,7 @@ def test_there_is_a_card_for_every_published_model_and_it_is_clean():
         text = (MODEL_CARDS / f"{entry.name}.md").read_text(encoding="utf-8")
         assert lint_card(text, entry.recipe) == []
         assert entry.weights.sha256 in text
+
+
+def test_the_headings_that_notes_cannot_repeat_are_those_of_the_card(text):
+    assert tuple(re.findall(r"^## (.+)$", text, re.MULTILINE)) == SECTIONS
