@@ -22,10 +22,9 @@ from robustzoo.attacks.projections import per_sample, perturbation_norm, project
 
 # p is halved after these queries; the schedule of 10,000 queries, also where fewer are asked.
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
-# Queries for which a lane's numbers are drawn at once: the cost of a draw is its number of tensor operations.
+# Queries for which a lane's numbers are drawn at once, and which are looked through at once for one whose
+# answer is not known: the cost of either is its number of tensor operations.
 _CHUNK = 250
-# Proposals that are looked through at once for one whose answer is not known.
-_AHEAD = 25
 
 
 def side(query: int, p_init: float, shape: tuple[int, ...], norm: str) -> int:
@@ -55,7 +54,7 @@ class Square(Search):
         padding = [sides[-1]] * (self.chunks * _CHUNK - member.iterations)
         self.sides = torch.tensor([*sides, *padding], device=device).view(-1, _CHUNK)
         self.rows, self.columns = torch.arange(height, device=device), torch.arange(width, device=device)
-        self.ahead = torch.arange(_AHEAD, device=device)
+        self.ahead = torch.arange(_CHUNK, device=device)
         self.best = self.points.clone()
         self.margin_best = torch.zeros(count, device=device)
         # One chunk of proposals for every lane; a bump has a second window and an orientation.
@@ -120,7 +119,7 @@ class Square(Search):
         return spent
 
     def _first_fresh(self, lanes: Tensor) -> tuple[Tensor, Tensor]:
-        """Number of the next proposal of `lanes` (indices) whose answer is not known, of the next few: (n,).
+        """Number of the next proposal in their chunks of `lanes` (indices) whose answer is not known: (n,).
 
         Also whether there is one, (n,) bool. Where there is none, the number is that of the proposal to look
         on from.
