@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from torch import nn
 
 from robustzoo.attacks.protocols import Protocol, protocol
 from robustzoo.registry.threat_model import ThreatModel
+
+sys.path.insert(0, str(Path(__file__).parent))  # --import-mode=importlib leaves sys.path alone
 
 
 class Linear(nn.Module):

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from runs import run_protocol
 
 from robustzoo.attacks.asked_proposals import AskedProposals
-from robustzoo.attacks.autoattack import run_protocol
 from robustzoo.attacks.bumps import Bumps, bump
 from robustzoo.attacks.lanes import Lanes
 from robustzoo.attacks.projections import in_ball, perturbation_norm
@@ -117,7 +117,7 @@ def test_linear_model_breaks_near_its_minimal_epsilon(norm, enough, toys):
             threat_model = ThreatModel.parse(f"{norm}:{float(minimal[i]) * factor:.9f}")
             p = protocol("square", threat_model, 2)
             p = replace(p, members=(replace(p.members[0], iterations=queries),))
-            (result,) = run_protocol(model, data, [i], p, threat_model, 2, seed=0, micro_batch_size=1)
+            (result,) = run_protocol(model, data, [i], p, threat_model, 2, micro_batch_size=1)
             assert result.robust != broken, (i, factor)
 
 
@@ -145,7 +145,7 @@ def test_known_answers_are_not_asked_for_and_change_nothing(norm, factor, saved,
     p = replace(p, members=(replace(p.members[0], iterations=queries),))
 
     def run():
-        return run_protocol(model, data, range(10), p, threat_model, 3, seed=0, micro_batch_size=5)
+        return run_protocol(model, data, range(10), p, threat_model, 3, micro_batch_size=5)
 
     quick = run()
     monkeypatch.setattr(Square, "_next", _asking_every_query)
