@@ -74,7 +74,7 @@ def test_noise_alone_breaks_nothing_and_is_averaged_away(toys):
         top = model(x).topk(2, dim=1).values
     sure = ((top[:, 0] - top[:, 1]) > 0.4).nonzero().squeeze(1)
     noisy = Noisy(model, 0.5)
-    with seeded_draws(0, torch.device("cpu")):
+    with seeded_draws(0, torch.device("cpu"), draws=400):
         assert (predict(noisy, x[sure]).argmax(1) != y[sure]).float().mean() > 0.1
         assert (predict(noisy, x[sure], draws=400).argmax(1) == y[sure]).all()
 
