@@ -27,6 +27,19 @@ def breaks(model, x, y, norm, eps, attack, classes, **changes) -> bool:
     return not r.robust
 
 
+def away_from_the_box(toys, classes, norm):
+    """A model, and grey images from the nearest to its boundary to the farthest that the box lets reach it:
+    (image, label, minimal epsilon)."""
+    model = toys.Linear(classes, SHAPE)
+    model.bias.data = -0.5 * model.weight.data.sum(1)
+    x = toys.random_images(30, SHAPE, 0.45, 0.55)
+    data = toys.labelled(model, x)
+    minimal = model.minimal_epsilon(x, torch.tensor([y for _, y in data]), norm)
+    inside = [i for i in minimal.argsort().tolist() if minimal[i] < 0.4]
+    assert len(inside) >= 4
+    return model, [(*data[i], float(minimal[i])) for i in inside[:: len(inside) // 2]]
+
+
 def minimum_in_the_box(model, x, y, norm) -> float:
     """The smallest perturbation that reaches another class within the box, over all classes, each an LP."""
     weight, bias = model.weight.detach().double().numpy(), model.bias.detach().double().numpy()
@@ -60,18 +73,11 @@ def minimum_in_the_box(model, x, y, norm) -> float:
 @pytest.mark.parametrize("attack", ["apgd-t", "apgd-malt", "fab-t", "fab"])
 def test_away_from_the_box(attack, norm, toys):
     """APGD breaks at 1.02 of the minimum (L1: 1.2), FAB at its overshoot of 1.05; neither below it."""
-    model = toys.Linear(5, SHAPE)
-    model.bias.data = -0.5 * model.weight.data.sum(1)
-    x = toys.random_images(30, SHAPE, 0.45, 0.55)
-    data = toys.labelled(model, x)
-    minimal = model.minimal_epsilon(x, torch.tensor([y for _, y in data]), norm)
-    inside = [i for i in minimal.argsort().tolist() if minimal[i] < 0.4]
-    assert len(inside) >= 4
+    model, cases = away_from_the_box(toys, 5, norm)
     enough = FAB_ENOUGH if attack.startswith("fab") else APGD_ENOUGH[norm]
-    for i in inside[:: len(inside) // 2]:
-        eps = float(minimal[i])
-        assert breaks(model, *data[i], norm, enough * eps, attack, 5)
-        assert not breaks(model, *data[i], norm, 0.98 * eps, attack, 5, iterations=10)
+    for x, y, minimal in cases:
+        assert breaks(model, x, y, norm, enough * minimal, attack, 5)
+        assert not breaks(model, x, y, norm, 0.98 * minimal, attack, 5, iterations=10)
 
 
 @pytest.mark.parametrize("norm", ["linf", "l1"])
@@ -96,13 +102,7 @@ def test_at_the_box(attack, norm, toys):
 @pytest.mark.parametrize("attack", ["apgd-ce", "apgd-dlr"])
 def test_untargeted_losses_on_two_classes(attack, norm, toys):
     """Cross-entropy and DLR (the margin, of two classes) head for the nearest class for sure only here."""
-    model = toys.Linear(2, SHAPE)
-    model.bias.data = -0.5 * model.weight.data.sum(1)
-    x = toys.random_images(30, SHAPE, 0.45, 0.55)
-    data = toys.labelled(model, x)
-    minimal = model.minimal_epsilon(x, torch.tensor([y for _, y in data]), norm)
-    inside = [i for i in minimal.argsort().tolist() if minimal[i] < 0.4]
-    assert len(inside) >= 4
-    for i in inside[:: len(inside) // 2]:
-        assert breaks(model, *data[i], norm, APGD_ENOUGH[norm] * float(minimal[i]), attack, 2)
-        assert not breaks(model, *data[i], norm, 0.98 * float(minimal[i]), attack, 2, iterations=10)
+    model, cases = away_from_the_box(toys, 2, norm)
+    for x, y, minimal in cases:
+        assert breaks(model, x, y, norm, APGD_ENOUGH[norm] * minimal, attack, 2)
+        assert not breaks(model, x, y, norm, 0.98 * minimal, attack, 2, iterations=10)
