@@ -39,6 +39,14 @@ class Linear(nn.Module):
         return (gap / dual).scatter(1, y.unsqueeze(1), torch.inf).amin(1)
 
 
+def two_classes(weight: torch.Tensor) -> Linear:
+    """A Linear with the logits m and -m, m = weight * (x - 1/2) summed; weight: (C, H, W)."""
+    model = Linear(2, tuple(weight.shape))
+    model.weight.data = torch.stack((weight, -weight)).flatten(1)
+    model.bias.data = -0.5 * model.weight.data.sum(1)
+    return model
+
+
 def random_images(n: int, shape: tuple[int, int, int], low: float = 0.0, high: float = 1.0, seed: int = 1):
     g = torch.Generator().manual_seed(seed)
     return low + (high - low) * torch.rand(n, *shape, generator=g)
@@ -73,7 +81,7 @@ def toys():
     class Toys:
         pass
 
-    for item in (Linear, random_images, labelled, short):
+    for item in (Linear, two_classes, random_images, labelled, short):
         setattr(Toys, item.__name__, staticmethod(item))
     return Toys
 
