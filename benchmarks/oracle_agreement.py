@@ -6,6 +6,7 @@
 The first reads oracle/autoattack/<case>/ of the shared folder (weights, images, the verdicts of the reference
 at some seeds); the second runs pyautoattack beside ours on a digits model (extra `crosscheck`), for any norm.
 Both print one row per attack. "agree" counts the images with the verdict of the (first) reference run.
+"seconds" of ours are those of evaluate(), with its guards and witnesses.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 import robustzoo
-from robustzoo.attacks.autoattack import run_protocol
-from robustzoo.attacks.protocols import protocol
+from robustzoo.cards import Evidence
 from robustzoo.data import load_dataset
 from robustzoo.registry.threat_model import ThreatModel
 
@@ -77,21 +77,22 @@ def reference_flags(
         return (model(x_adv.clamp(0, 1)).argmax(1) == y).tolist()
 
 
+def our_evidence(
+    model: nn.Module, data: list, threat_model: ThreatModel, attack: str, seed: int, micro_batch_size: int
+) -> Evidence:
+    """What `evaluate` finds of the images with one attack of ours alone."""
+    images = torch.stack([image for image, _ in data]), torch.tensor([label for _, label in data])
+    return robustzoo.evaluate(
+        model, images, threat_model, attack, seed=seed, micro_batch_size=micro_batch_size, progress=False
+    )
+
+
 def our_flags(
     model: nn.Module, data: list, threat_model: ThreatModel, attack: str, seed: int, micro_batch_size: int
 ) -> list[bool]:
-    """The same of ours, for 10 classes."""
-    results = run_protocol(
-        model,
-        data,
-        range(len(data)),
-        protocol(attack, threat_model, 10),
-        threat_model,
-        10,
-        seed=seed,
-        micro_batch_size=micro_batch_size,
-    )
-    return [r.robust for r in results]
+    """Which images that attack leaves robust."""
+    evidence = our_evidence(model, data, threat_model, attack, seed, micro_batch_size)
+    return [verdict.robust for verdict in evidence.verdicts]
 
 
 def on_the_spot(arguments: argparse.Namespace) -> None:
@@ -141,31 +142,21 @@ def main() -> None:
         if arguments.case and folder.name not in arguments.case:
             continue
         model, data, threat_model, verdicts = load_case(folder)
-        classes = verdicts["model"]["kwargs"]["num_classes"]
         broken = np.zeros(len(data), dtype=bool)
         for attack in verdicts["attacks"]:
             if arguments.attack and attack not in arguments.attack:
                 continue
-            started = time.perf_counter()
-            results = run_protocol(
-                model,
-                data,
-                range(len(data)),
-                protocol(attack, threat_model, classes),
-                threat_model,
-                classes,
-                seed=arguments.seed,
-                micro_batch_size=arguments.micro_batch_size,
+            evidence = our_evidence(
+                model, data, threat_model, attack, arguments.seed, arguments.micro_batch_size
             )
-            seconds = time.perf_counter() - started
-            robust = np.array([r.robust for r in results])
+            passes, seconds = evidence.doc["passes"], evidence.doc["run"]["wall_seconds"]
+            robust = np.array([verdict.robust for verdict in evidence.verdicts])
             broken |= ~robust
             agree = int((robust == np.array(verdicts["attacks"][attack]["robust"], dtype=bool)).sum())
             seeds = ",".join(map(str, verdicts["seed_counts"][attack]))
-            passes = [sum(r.forwards for r in results), sum(r.backwards for r in results)]
             print(
                 f"{folder.name:<15} {attack:<10} {seeds:<26} {int(robust.sum()):>4}  {agree:>5}  "
-                f"{passes[0]:>8}  {passes[1]:>9}  {seconds:>7.1f}",
+                f"{passes['forward']:>8}  {passes['backward']:>9}  {seconds:>7.1f}",
                 flush=True,
             )
         print(

@@ -3,7 +3,8 @@
     python benchmarks/ranked_targets.py [--images 200] [--lanes 100]
 
 With ten classes apgd-t and apgd-malt try the same nine targets; they differ in the order, the loss and the
-nine gradients that the ranking costs. `first` counts the broken images that needed one attempt alone.
+nine gradients that the ranking costs. `first` counts the broken images that needed one attempt alone, which
+their passes tell: Evidence keeps the sum of those, the findings it is made from have them image by image.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import argparse
 import torch
 
 import robustzoo
-from robustzoo.attacks.autoattack import run_protocol
-from robustzoo.attacks.protocols import protocol
+from robustzoo.attacks.frozen import frozen
 from robustzoo.data import load_dataset
+from robustzoo.evaluation.attack_run import attack_all
+from robustzoo.evaluation.findings import Finding
+from robustzoo.evaluation.ledger import Ledger
+from robustzoo.evaluation.progress import Reporter
+from robustzoo.evaluation.work import Work
 
 ATTACKS = ("apgd-ce", "apgd-dlr", "apgd-t", "apgd-malt")
 
@@ -34,22 +39,17 @@ def main() -> None:
     for name in names:
         model = robustzoo.load(name)
         for attack in ATTACKS:
-            results = run_protocol(
-                model,
-                data,
-                range(arguments.images),
-                protocol(attack, model.threat_model, 10),
-                model.threat_model,
-                10,
-                seed=0,
-                micro_batch_size=arguments.lanes,
-            )
-            broken = [r for r in results if r.broken_by is not None]
-            # An attempt takes at most 101 forwards, the ranking 9, the clean image and the second look 2.
-            first = sum(r.forwards <= 101 + 9 + 2 for r in broken)
+            work = Work(data, attack, model.threat_model, 10, 0, arguments.lanes, "cpu")
+            ledger = Ledger(range(arguments.images), [attack], arguments.lanes)
+            findings: list[Finding] = []
+            with frozen(model):
+                attack_all(model, work, ledger, 1, Reporter(False), findings.extend)
+            # An attempt takes at most 101 forwards, the ranking 9, the second look 1.
+            first = sum(found.broken is not None and found.forwards <= 101 + 9 + 1 for found in findings)
+            passes = ledger.passes
             print(
-                f"{name:<34} {attack:<10} {sum(r.robust for r in results):>6} {first:>6} "
-                f"{sum(r.forwards for r in results):>9} {sum(r.backwards for r in results):>10}",
+                f"{name:<34} {attack:<10} {ledger.robust:>6} {first:>6} {passes['forward']:>9} "
+                f"{passes['backward']:>10}",
                 flush=True,
             )
 

@@ -29,7 +29,7 @@ class NonFiniteLogits(ValueError):
 
 
 @contextmanager
-def seeded_draws(seed: int, device: torch.device, draws: int = 2) -> Iterator[None]:
+def seeded_draws(seed: int, device: torch.device, draws: int) -> Iterator[None]:
     """Within the block torch's generators, of the CPU and `device`, start from `seed`; it leaves no trace.
 
     With one draw, as of a network that is not random, nothing is done.

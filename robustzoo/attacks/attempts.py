@@ -37,7 +37,6 @@ class Outcome:
     restart: int
     iteration: int
     point: Tensor | None
-    margin: float | None
     forwards: int
     backwards: int
     blind: bool = False
@@ -51,7 +50,6 @@ class Attempt:
     target: int | None
     iteration: int
     point: Tensor | None
-    margin: float | None
     forwards: int
     backwards: int
     slope: bool
@@ -108,7 +106,6 @@ class Attempts:
             restart=(self._end - 1) % self._member.restarts,
             iteration=last.iteration,
             point=last.point,
-            margin=last.margin,
             forwards=sum(attempt.forwards for attempt in needed),
             backwards=backwards,
             blind=backwards > 0 and not any(attempt.slope for attempt in needed),

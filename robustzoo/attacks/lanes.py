@@ -17,7 +17,7 @@ from torch import Tensor
 
 from robustzoo.attacks.answers import NonFiniteLogits, gradient, predict
 from robustzoo.attacks.attempts import Attempt, Attempts, Outcome, Sample
-from robustzoo.attacks.losses import attack_loss, margin
+from robustzoo.attacks.losses import attack_loss
 from robustzoo.attacks.members import Member
 from robustzoo.attacks.projections import in_ball, per_sample, safe_radius
 
@@ -65,14 +65,8 @@ class Lanes:
         self.works[lane] = None
         self.active[lane] = False
 
-    def end(
-        self, lane: int, member: Member, iteration: int, point: Tensor | None, lead: float | None
-    ) -> None:
-        """Enter how the attempt in a lane ended.
-
-        Args:
-            point: where it broke the sample; lead: the margin there.
-        """
+    def end(self, lane: int, member: Member, iteration: int, point: Tensor | None) -> None:
+        """Enter how the attempt in a lane ended. point: where it broke the sample, on the CPU."""
         attempts, number = self._work(lane)
         attempts.end(
             number,
@@ -80,7 +74,6 @@ class Lanes:
                 target=int(self.target[lane]) if member.targets else None,
                 iteration=iteration,
                 point=point,
-                margin=lead,
                 forwards=int(self.forwards[lane]),
                 backwards=int(self.backwards[lane]),
                 slope=bool(self.slope[lane]),
@@ -192,7 +185,7 @@ def run_member(
     search.begin(starting)
     while lanes.active.any():
         points = search.points.detach()
-        logits, loss, grad, fooled, margins = _ask(model, judge or model, search, points)
+        logits, loss, grad, fooled = _ask(model, judge or model, search, points)
         iterations = search.iteration
         exhausted = search.advance(logits, loss, grad)
         over = ((fooled | exhausted) & lanes.active).nonzero().squeeze(1).tolist()
@@ -200,9 +193,8 @@ def run_member(
             continue
         ended = []
         for lane in over:
-            broken = bool(fooled[lane])
-            point, lead = (points[lane].cpu().clone(), float(margins[lane])) if broken else (None, None)
-            lanes.end(lane, member, int(iterations[lane]), point, lead)
+            point = points[lane].cpu().clone() if fooled[lane] else None
+            lanes.end(lane, member, int(iterations[lane]), point)
             ended.append(lanes.works[lane][0])
         yield from queue.settle(ended)
         starting = torch.zeros_like(lanes.active)
@@ -256,24 +248,24 @@ class _Queue:
 
 def _ask(
     model: Callable[[Tensor], Tensor], judge: Callable[[Tensor], Tensor], search: Search, points: Tensor
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
     """The network's answer at `points`: logits, loss and gradient where asked for, and what `_look` gives."""
     lanes, draws = search.lanes, search.member.draws
     if not search.differentiates:
         logits = predict(model, points, draws)
         lanes.forwards += lanes.active * draws
-        return logits, None, None, *_look(judge, search, points, logits)
+        return logits, None, None, _look(judge, search, points, logits)
     wants = search.wants_gradient() & lanes.active
     if draws > 1:
         logits, loss, grad = _expected(model, search, points, bool(wants.any()))
-        looked = _look(judge, search, points, logits)
+        fooled = _look(judge, search, points, logits)
     else:
         points = points.requires_grad_()
         with torch.enable_grad():
             logits = model(points)
             loss = search.loss(logits)
-        looked, grad = _look(judge, search, points.detach(), logits.detach()), None
-        wants &= ~looked[0]
+        fooled, grad = _look(judge, search, points.detach(), logits.detach()), None
+        wants &= ~fooled
         if wants.any():
             loss, grad = search.gradient(logits, loss, points)
         points.requires_grad_(False)
@@ -282,7 +274,7 @@ def _ask(
     lanes.backwards += wants * (draws * search.member.gradients)
     if grad is not None:
         lanes.slope |= wants & (grad != 0).flatten(1).any(1)
-    return logits, loss, grad, *looked
+    return logits, loss, grad, fooled
 
 
 def _expected(
@@ -306,22 +298,16 @@ def _expected(
     return means[0], means[1], means[2] if wanted else None
 
 
-def _look(
-    judge: Callable[[Tensor], Tensor], search: Search, points: Tensor, logits: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Which lanes in use are broken at their point, (L,) bool, and the margins (L,) of the second
-    evaluation."""
+def _look(judge: Callable[[Tensor], Tensor], search: Search, points: Tensor, logits: Tensor) -> Tensor:
+    """Which lanes in use are broken at their point, (L,) bool."""
     lanes = search.lanes
     finite = lanes.check_finite(logits)
-    margins = torch.zeros_like(logits[:, 0])
     if not search.looks:
-        return torch.zeros_like(lanes.active), margins
+        return torch.zeros_like(lanes.active)
     fooled = (logits.argmax(1) != lanes.y) & lanes.active & finite
     if fooled.any():
         fooled &= in_ball(points, lanes.x, search.norm, search.budget)
     if fooled.any():
-        again = predict(judge, points, search.member.draws)
         lanes.forwards += fooled * search.member.draws
-        margins = margin(again, lanes.y)
-        fooled &= again.argmax(1) != lanes.y
-    return fooled, margins
+        fooled &= predict(judge, points, search.member.draws).argmax(1) != lanes.y
+    return fooled

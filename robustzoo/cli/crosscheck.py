@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 
 from robustzoo.cli.json_errors import JsonErrors
 from robustzoo.cli.models import open_model
+from robustzoo.cli.options import attacked_model
 
 
 @click.command(cls=JsonErrors)
-@click.argument("model")
 @click.option(
     "--engine",
     type=click.Choice(["autoattack", "torchattacks"]),
@@ -26,27 +25,16 @@ from robustzoo.cli.models import open_model
     show_default=True,
     help="Which, with commas between them.",
 )
-@click.option("--data", metavar="DATASET", help="As for `evaluate`; default: the model's own dataset.")
-@click.option("--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files.")
-@click.option("--threat-model", metavar="NORM:EPS", help="Default: the model's own.")
-@click.option(
-    "--n",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    help="Images at most, a fixed random subset.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of both sides.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Of our side.")
+@attacked_model
 @click.option(
     "--micro-batch", "micro_batch_size", type=click.IntRange(min=1), help="Images per forward pass."
 )
-@click.option("--device", help="cpu or cuda[:i]; default: where the model is.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable table, with ids; errors too.")
 def crosscheck(model: str, attacks: str, data: str | None, as_json: bool, **options) -> None:
     """Compare our attacks with another package's, one by one, on MODEL (named as for `evaluate`).
 
     The result is a table of agreement, not Evidence: what another package finds keeps that package's name.
+    --seed is that of both sides; --workers and --micro-batch are ours alone.
     """
     from robustzoo.evaluation.crosscheck import crosscheck as run
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from robustzoo.cli.masking import masking
+from robustzoo.cli.options import data_root, seed, together
 
 if TYPE_CHECKING:
     from robustzoo.diagnostics.model_loss import Points
@@ -26,18 +27,9 @@ diagnose.add_command(masking)
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
-def _options(*options):
-    def add(function):
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return add
-
-
-_model_options = _options(
+_model_options = together(
     click.argument("model"),
-    click.option("--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files."),
+    data_root,
     click.option(
         "--split",
         type=click.Choice(["train", "holdout", "test"]),
@@ -48,9 +40,7 @@ _model_options = _options(
     click.option(
         "--n", type=click.IntRange(min=1), default=128, show_default=True, help="How many: the first N."
     ),
-    click.option(
-        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every draw."
-    ),
+    seed,
     click.option(
         "--probes",
         type=click.IntRange(min=2),

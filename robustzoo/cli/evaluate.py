@@ -10,6 +10,7 @@ import click
 
 from robustzoo.cli.json_errors import JsonErrors
 from robustzoo.cli.models import open_model
+from robustzoo.cli.options import seed, workers
 
 
 @click.command(cls=JsonErrors)
@@ -47,9 +48,9 @@ from robustzoo.cli.models import open_model
     type=click.IntRange(min=1),
     help="Evaluate a fixed random subset of this many images. (Launchers take --n for an option of theirs.)",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every draw.")
+@seed
 @click.option("--micro-batch", type=click.IntRange(min=1), help="Images per forward pass; recorded.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@workers
 @click.option("--device", help="cpu or cuda[:i]; default: cuda if there is one.")
 @click.option(
     "--precision",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustzoo.cli.json_errors import JsonErrors
+from robustzoo.cli.options import data_root
 
 if TYPE_CHECKING:
     from robustzoo.cards.evidence import Evidence
@@ -24,7 +25,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--data", help="Where the clean images are, for the pictures; default: the Evidence's dataset by name."
 )
-@click.option("--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files.")
+@data_root
 @click.option(
     "--pictures", type=click.IntRange(min=0), default=6, show_default=True, help="Perturbations to show."
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustzoo.cli.json_errors import BAD_INPUT, JsonErrors, error_document
+from robustzoo.cli.options import workers
 
 if TYPE_CHECKING:
     from robustzoo.evaluation.verification import VerificationReport
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     "--seed", type=click.IntRange(min=0), help="Seed of the attacks; default: fresh system entropy, recorded."
 )
 @click.option("--same-seed", is_flag=True, help="Attack with the evidence's own seed.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@workers
 @click.option("--device", help="cpu or cuda[:i]; default: cpu.")
 @click.option(
     "--require", type=click.Choice(["confirmed"]), help="Exit 3 when the outcome is only consistent."

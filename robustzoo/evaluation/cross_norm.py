@@ -11,9 +11,8 @@ from torch import nn
 
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.statistics import Accuracy
-from robustzoo.evaluation.curve import folder_of, write_table
 from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.ranks import evaluate_on_rank
+from robustzoo.evaluation.several import evaluate_one, write_table
 from robustzoo.evaluation.sharding import Rank
 from robustzoo.registry import ThreatModel
 
@@ -85,15 +84,7 @@ def evaluate_threat_models(
         )
     found = []
     for threat in chosen:
-        _, whole = evaluate_on_rank(
-            rank,
-            model,
-            data,
-            threat,
-            protocol,
-            out=None if out is None else folder_of(threat, Path(out)),
-            **{"reuse": True, **options},
-        )
+        _, whole = evaluate_one(rank, model, data, threat, protocol, out=out, **options)
         found.append(whole)
     if any(one is None for one in found):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from robustzoo import atomic_files
 from robustzoo.cards.evidence import Evidence
 from robustzoo.evaluation.arguments import check_threat_model
 from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.ranks import evaluate_on_rank
+from robustzoo.evaluation.several import evaluate_one, write_table
 from robustzoo.evaluation.sharding import Rank
 from robustzoo.registry import ThreatModel
 
@@ -92,15 +90,8 @@ def evaluate_curve(
         )
     points, smaller = [], None
     for threat in chosen:
-        smaller, whole = evaluate_on_rank(
-            rank,
-            model,
-            data,
-            threat,
-            protocol,
-            out=None if out is None else folder_of(threat, Path(out)),
-            smaller=smaller,
-            **{"reuse": True, **options},
+        smaller, whole = evaluate_one(
+            rank, model, data, threat, protocol, out=out, smaller=smaller, **options
         )
         points.append(whole)
     if any(point is None for point in points):
@@ -109,13 +100,3 @@ def evaluate_curve(
     if out is not None and not curve.points[0].is_shard:
         write_table(curve.to_json(), Path(out) / f"curve-{norm}.json")
     return curve
-
-
-def folder_of(threat_model: ThreatModel, out: Path) -> Path:
-    """Where one of several threat models of an evaluation in `out` is written."""
-    return out / f"{threat_model.norm}-{threat_model.epsilon_text.replace('/', '_')}"
-
-
-def write_table(document: dict[str, Any], path: Path) -> None:
-    """Write a table of several evaluations as JSON."""
-    atomic_files.write_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n")

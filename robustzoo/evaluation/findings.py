@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from robustzoo.attacks.autoattack import Clean
+from robustzoo.attacks.clean_pass import Clean
 
 # Stage 0 classifies the clean image, stage k is the k-th member of the protocol.
 CLEAN = 0

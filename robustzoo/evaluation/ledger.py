@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from robustzoo.attacks.autoattack import Clean
+from robustzoo.attacks.clean_pass import Clean
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.evaluation.findings import CLEAN, Broken, Finding
 

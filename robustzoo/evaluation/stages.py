@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robustzoo.attacks.autoattack import SEARCHES, Clean, clean_pass
+from robustzoo.attacks.clean_pass import Clean, clean_pass
 from robustzoo.attacks.lanes import Lanes, Outcome, run_member
+from robustzoo.attacks.searches import SEARCHES
 from robustzoo.cards.witnesses import compact
 from robustzoo.evaluation.findings import CLEAN, Broken, Finding
 from robustzoo.evaluation.guards import GuardError

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from torch import nn
 
 from robustzoo.attacks.protocols import Protocol, protocol
 from robustzoo.registry.threat_model import ThreatModel
+
+sys.path.insert(0, str(Path(__file__).parent))  # --import-mode=importlib leaves sys.path alone
 
 
 class Linear(nn.Module):
@@ -33,6 +37,14 @@ class Linear(nn.Module):
         dual = torch.linalg.vector_norm(difference, ord={"linf": 1, "l2": 2, "l1": torch.inf}[norm], dim=2)
         gap = logits.gather(1, y.unsqueeze(1)) - logits
         return (gap / dual).scatter(1, y.unsqueeze(1), torch.inf).amin(1)
+
+
+def two_classes(weight: torch.Tensor) -> Linear:
+    """A Linear with the logits m and -m, m = weight * (x - 1/2) summed; weight: (C, H, W)."""
+    model = Linear(2, tuple(weight.shape))
+    model.weight.data = torch.stack((weight, -weight)).flatten(1)
+    model.bias.data = -0.5 * model.weight.data.sum(1)
+    return model
 
 
 def random_images(n: int, shape: tuple[int, int, int], low: float = 0.0, high: float = 1.0, seed: int = 1):
@@ -69,7 +81,7 @@ def toys():
     class Toys:
         pass
 
-    for item in (Linear, random_images, labelled, short):
+    for item in (Linear, two_classes, random_images, labelled, short):
         setattr(Toys, item.__name__, staticmethod(item))
     return Toys
 

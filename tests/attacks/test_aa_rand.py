@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from runs import run_protocol
 from torch import nn
 
 from robustzoo import evaluate
 from robustzoo.attacks.answers import predict, seeded_draws
-from robustzoo.attacks.autoattack import run_protocol
 from robustzoo.attacks.protocols import protocol
 from robustzoo.evaluation.guards import GuardError
 from robustzoo.registry.threat_model import ThreatModel
@@ -31,7 +31,7 @@ class Noisy(nn.Module):
 
 
 def run(model, data, p, threat_model=LINF):
-    return run_protocol(model, data, range(len(data)), p, threat_model, 4, seed=0, micro_batch_size=8)
+    return run_protocol(model, data, range(len(data)), p, threat_model, 4, micro_batch_size=8)
 
 
 @pytest.mark.parametrize("threat_model", ["linf:0.1", "l2:0.5", "l1:1"])
@@ -58,7 +58,7 @@ def test_counts_of_a_sample_that_is_never_broken(toys):
     calls = []
     model.register_forward_hook(lambda module, inputs, output: calls.append(len(output)))
     p = protocol("aa-rand", threat_model, 4)
-    (r,) = run_protocol(model, data, [0], p, threat_model, 4, seed=0, micro_batch_size=1)
+    (r,) = run_protocol(model, data, [0], p, threat_model, 4, micro_batch_size=1)
     assert (r.robust, r.forwards, r.backwards) == (True, 20 * (1 + 2 * 101), 20 * 2 * 100)
     assert sum(calls) == r.forwards
     assert (r.forwards - 20, r.backwards) == tuple(map(sum, zip(*(m.passes for m in p.members), strict=True)))
@@ -74,7 +74,7 @@ def test_noise_alone_breaks_nothing_and_is_averaged_away(toys):
         top = model(x).topk(2, dim=1).values
     sure = ((top[:, 0] - top[:, 1]) > 0.4).nonzero().squeeze(1)
     noisy = Noisy(model, 0.5)
-    with seeded_draws(0, torch.device("cpu")):
+    with seeded_draws(0, torch.device("cpu"), draws=400):
         assert (predict(noisy, x[sure]).argmax(1) != y[sure]).float().mean() > 0.1
         assert (predict(noisy, x[sure], draws=400).argmax(1) == y[sure]).all()
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from runs import run_protocol
 
 import robustzoo
-from robustzoo.attacks.autoattack import run_protocol
 from robustzoo.attacks.protocols import protocol
 from robustzoo.data import load_dataset
 
@@ -28,7 +28,6 @@ def test_verdicts_agree_with_the_reference(attack):
         protocol(attack, model.threat_model, 10),
         model.threat_model,
         10,
-        seed=0,
         micro_batch_size=60,
     )
     runs = ORACLE["robust"][attack]

@@ -64,7 +64,7 @@ def climb(model, levels, lanes=2, iterations=4, restarts=1, targets=0, eps=0.1):
 def test_stops_at_the_first_point_that_fools():
     (o,) = climb(Brightness(), [0.45])
     assert (o.broken, o.iteration, o.target, o.restart) == (True, 3, None, 0)
-    assert o.point.mean().item() == pytest.approx(0.51) and o.margin == pytest.approx(-0.02, abs=1e-6)
+    assert o.point.mean().item() == pytest.approx(0.51)
     # Four points with a gradient wanted from all but the last, which fooled, and one more look at that.
     assert (o.forwards, o.backwards) == (5, 3)
 
@@ -78,7 +78,7 @@ def test_attempts_run_in_order_until_one_succeeds():
 
 def test_a_robust_sample_uses_every_attempt():
     (o,) = climb(Brightness(), [0.2], restarts=3, targets=2)
-    assert not o.broken and o.point is None and o.margin is None
+    assert not o.broken and o.point is None
     assert (o.forwards, o.backwards) == (6 * 5, 6 * 4)
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from runs import run_protocol
 from scipy.optimize import linprog
 
-from robustzoo.attacks.autoattack import run_protocol
 from robustzoo.attacks.protocols import protocol
 from robustzoo.registry.threat_model import ThreatModel
 
 SHAPE = (1, 6, 6)
 # FAB oversteps by 1.05. APGD for L1 shortens its steps to a tenth of epsilon at the least, and so stays away
-# from the corners where optima lie; the published implementation breaks no image of these earlier than ours.
+# from the corners where optima of random weights lie; the published implementation breaks no image of these
+# earlier than ours.
 FAB_ENOUGH, APGD_ENOUGH = 1.051, {"linf": 1.02, "l2": 1.02, "l1": 1.2}
 
 
@@ -23,8 +25,26 @@ def breaks(model, x, y, norm, eps, attack, classes, **changes) -> bool:
     threat_model = ThreatModel.parse(f"{norm}:{eps:.9f}")
     p = protocol(attack, threat_model, classes)
     p = replace(p, members=tuple(replace(m, **changes) for m in p.members))
-    (r,) = run_protocol(model, [(x, y)], [0], p, threat_model, classes, seed=0, micro_batch_size=1)
+    (r,) = run_protocol(model, [(x, y)], [0], p, threat_model, classes, micro_batch_size=1)
     return not r.robust
+
+
+def random_model(toys, classes):
+    """Random weights, and the boundaries of all classes through the middle of the box."""
+    model = toys.Linear(classes, SHAPE)
+    model.bias.data = -0.5 * model.weight.data.sum(1)
+    return model
+
+
+def away_from_the_box(toys, model, norm, shape=SHAPE):
+    """Grey images from the nearest to the model's boundary to the farthest that the box lets reach it:
+    (image, label, minimal epsilon)."""
+    x = toys.random_images(30, shape, 0.45, 0.55)
+    data = toys.labelled(model, x)
+    minimal = model.minimal_epsilon(x, torch.tensor([y for _, y in data]), norm)
+    inside = [i for i in minimal.argsort().tolist() if minimal[i] < 0.4]
+    assert len(inside) >= 4
+    return [(*data[i], float(minimal[i])) for i in inside[:: len(inside) // 2]]
 
 
 def minimum_in_the_box(model, x, y, norm) -> float:
@@ -60,18 +80,10 @@ def minimum_in_the_box(model, x, y, norm) -> float:
 @pytest.mark.parametrize("attack", ["apgd-t", "apgd-malt", "fab-t", "fab"])
 def test_away_from_the_box(attack, norm, toys):
     """APGD breaks at 1.02 of the minimum (L1: 1.2), FAB at its overshoot of 1.05; neither below it."""
-    model = toys.Linear(5, SHAPE)
-    model.bias.data = -0.5 * model.weight.data.sum(1)
-    x = toys.random_images(30, SHAPE, 0.45, 0.55)
-    data = toys.labelled(model, x)
-    minimal = model.minimal_epsilon(x, torch.tensor([y for _, y in data]), norm)
-    inside = [i for i in minimal.argsort().tolist() if minimal[i] < 0.4]
-    assert len(inside) >= 4
-    enough = FAB_ENOUGH if attack.startswith("fab") else APGD_ENOUGH[norm]
-    for i in inside[:: len(inside) // 2]:
-        eps = float(minimal[i])
-        assert breaks(model, *data[i], norm, enough * eps, attack, 5)
-        assert not breaks(model, *data[i], norm, 0.98 * eps, attack, 5, iterations=10)
+    model, enough = random_model(toys, 5), FAB_ENOUGH if attack.startswith("fab") else APGD_ENOUGH[norm]
+    for x, y, minimal in away_from_the_box(toys, model, norm):
+        assert breaks(model, x, y, norm, enough * minimal, attack, 5)
+        assert not breaks(model, x, y, norm, 0.98 * minimal, attack, 5, iterations=10)
 
 
 @pytest.mark.parametrize("norm", ["linf", "l1"])
@@ -96,13 +108,39 @@ def test_at_the_box(attack, norm, toys):
 @pytest.mark.parametrize("attack", ["apgd-ce", "apgd-dlr"])
 def test_untargeted_losses_on_two_classes(attack, norm, toys):
     """Cross-entropy and DLR (the margin, of two classes) head for the nearest class for sure only here."""
-    model = toys.Linear(2, SHAPE)
-    model.bias.data = -0.5 * model.weight.data.sum(1)
-    x = toys.random_images(30, SHAPE, 0.45, 0.55)
-    data = toys.labelled(model, x)
-    minimal = model.minimal_epsilon(x, torch.tensor([y for _, y in data]), norm)
-    inside = [i for i in minimal.argsort().tolist() if minimal[i] < 0.4]
-    assert len(inside) >= 4
-    for i in inside[:: len(inside) // 2]:
-        assert breaks(model, *data[i], norm, APGD_ENOUGH[norm] * float(minimal[i]), attack, 2)
-        assert not breaks(model, *data[i], norm, 0.98 * float(minimal[i]), attack, 2, iterations=10)
+    model = random_model(toys, 2)
+    for x, y, minimal in away_from_the_box(toys, model, norm):
+        assert breaks(model, x, y, norm, APGD_ENOUGH[norm] * minimal, attack, 2)
+        assert not breaks(model, x, y, norm, 0.98 * minimal, attack, 2, iterations=10)
+
+
+def equal_weights(name):
+    """(1, 8, 8), all that are not 0 of one size."""
+    if name == "all one":
+        return torch.ones(1, 8, 8)
+    if name == "random signs":
+        return torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(0)).sign()
+    block = torch.zeros(1, 8, 8)
+    block[:, 3:6, 3:6] = 1.0
+    return block
+
+
+@pytest.mark.parametrize(
+    "attack, weights",
+    [
+        *itertools.product(("apgd-ce", "apgd-dlr"), ("all one", "random signs", "a block")),
+        ("apgd-t", "a block"),
+        ("apgd-malt", "a block"),
+    ],
+)
+def test_l1_where_the_optima_fill_a_face(attack, weights, toys):
+    """With equal weights every perturbation of their signs is optimal: no corner has to be met, and APGD
+    breaks at 1.02 of the minimum in L1 too.
+
+    Of 64 equal weights the members with five restarts: near the boundary a start is a single pixel, and where
+    that has the wrong sign, equal steps of all others do not empty it within one attempt.
+    """
+    model = toys.two_classes(equal_weights(weights))
+    for x, y, minimal in away_from_the_box(toys, model, "l1", (1, 8, 8)):
+        assert breaks(model, x, y, "l1", 1.02 * minimal, attack, 2)
+        assert not breaks(model, x, y, "l1", 0.98 * minimal, attack, 2, iterations=10)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from runs import run_protocol
 from torch import nn
 
-from robustzoo.attacks.autoattack import run_protocol
 from robustzoo.attacks.projections import dual_norm, in_ball
 from robustzoo.attacks.protocols import protocol
+from robustzoo.attacks.searches import SEARCHES
 from robustzoo.registry.threat_model import ThreatModel
 
 
@@ -26,29 +27,23 @@ def distances(model, x, y, norm):
     return found.detach()
 
 
-def test_every_sample_meets_its_targets_by_rising_distance(threat_model, tiny_vit, toys):
+def test_every_sample_meets_its_targets_by_rising_distance(threat_model, tiny_vit, toys, monkeypatch):
     """On samples that are never broken, every attempt's target is the next nearest class."""
     tiny = ThreatModel.parse(f"{threat_model.norm}:0.00001")
     data = toys.labelled(tiny_vit, toys.random_images(5, (1, 8, 8)))
     (member,) = protocol("apgd-malt", tiny, 10).members
     member = replace(member, iterations=2, targets=4, restarts=2)
     p = replace(protocol("apgd-malt", tiny, 10), members=(member,))
-    from robustzoo.attacks import autoattack
-
     seen = {i: [] for i in range(5)}
-    search = autoattack.SEARCHES[member.algorithm]
 
-    class Watched(search):
+    class Watched(SEARCHES[member.algorithm]):
         def _attack(self, starting):
             super()._attack(starting)
             for lane in (starting & self.lanes.active).nonzero().squeeze(1).tolist():
                 seen[int(self.lanes.ids[lane])].append(int(self.lanes.target[lane]))
 
-    autoattack.SEARCHES[member.algorithm] = Watched
-    try:
-        results = run_protocol(tiny_vit, data, range(5), p, tiny, 10, seed=0, micro_batch_size=2)
-    finally:
-        autoattack.SEARCHES[member.algorithm] = search
+    monkeypatch.setitem(SEARCHES, member.algorithm, Watched)
+    results = run_protocol(tiny_vit, data, range(5), p, tiny, 10, micro_batch_size=2)
     assert all(r.robust for r in results)
     for i, (x, y) in enumerate(data):
         ranked = distances(tiny_vit, x, y, threat_model.norm).argsort().tolist()[:4]
@@ -76,7 +71,6 @@ def test_the_first_target_breaks_where_the_largest_logit_would_not(threat_model)
         protocol("apgd-malt", threat_model, 3),
         threat_model,
         3,
-        seed=0,
         micro_batch_size=1,
     )
     assert result.broken_by.attack == "apgd-malt" and result.broken_by.target == 2

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from runs import run_protocol
 
-from robustzoo.attacks.autoattack import run_protocol
 from robustzoo.attacks.protocols import protocol
 
 CASES = ("at_linf_010", "l2_080", "three_linf_020")
@@ -30,7 +30,7 @@ def robust_flags(case, attack, ids, lanes, **changes):
     classes = verdicts["model"]["kwargs"]["num_classes"]
     p = protocol(attack, threat_model, classes)
     p = replace(p, members=tuple(replace(m, **changes) for m in p.members))
-    results = run_protocol(model, data, ids, p, threat_model, classes, seed=0, micro_batch_size=lanes)
+    results = run_protocol(model, data, ids, p, threat_model, classes, micro_batch_size=lanes)
     return {r.id: r.robust for r in results}
 
 
@@ -38,9 +38,7 @@ def test_clean_verdicts(case):
     model, data, threat_model, verdicts = case
     p = replace(protocol("pgd-1", threat_model, 3), members=())
     classes = verdicts["model"]["kwargs"]["num_classes"]
-    results = run_protocol(
-        model, data, range(len(data)), p, threat_model, classes, seed=0, micro_batch_size=50
-    )
+    results = run_protocol(model, data, range(len(data)), p, threat_model, classes, micro_batch_size=50)
     assert [r.robust for r in results] == [bool(flag) for flag in verdicts["clean"]]
 
 

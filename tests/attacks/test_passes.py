@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from runs import run_protocol
 from torch import nn
 
-from robustzoo.attacks.autoattack import run_protocol
 from robustzoo.attacks.protocols import SINGLE_MEMBERS, protocol
 from robustzoo.registry.threat_model import ThreatModel
 
@@ -35,7 +35,7 @@ def cost(toys, p, threat_model, shape, classes=10):
     model = Counted(toys.Linear(classes, shape))
     data = toys.labelled(model, toys.random_images(1, shape, 0.4, 0.6))
     model.forwards = 0
-    (r,) = run_protocol(model, data, [0], p, threat_model, classes, seed=0, micro_batch_size=1)
+    (r,) = run_protocol(model, data, [0], p, threat_model, classes, micro_batch_size=1)
     return r.robust, (model.forwards, model.backwards), (r.forwards, r.backwards)
 
 

@@ -8,8 +8,8 @@ import pickle
 import pytest
 
 from robustzoo.attacks.apgd_l1 import phase_lengths
-from robustzoo.attacks.autoattack import SEARCHES
 from robustzoo.attacks.protocols import SINGLE_MEMBERS, ProtocolError, protocol
+from robustzoo.attacks.searches import SEARCHES
 from robustzoo.registry.threat_model import ThreatModel
 
 LINF, L2, L1 = (ThreatModel.parse(text) for text in ("linf:8/255", "l2:0.5", "l1:12"))

@@ -9,12 +9,12 @@ import torch
 
 from robustzoo.cards import Evidence
 from robustzoo.data import load_dataset
-from robustzoo.evaluation import curve as curve_module
 from robustzoo.evaluation.cross_norm import evaluate_threat_models
 from robustzoo.evaluation.curve import evaluate_curve
 from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.guards import GuardError
 from robustzoo.evaluation.ranks import evaluate_on_rank
+from robustzoo.evaluation.several import folder_of
 from robustzoo.evaluation.sharding import Rank
 from robustzoo.evaluation.witnessing import inside, leads
 from robustzoo.registry import ThreatModel
@@ -150,4 +150,4 @@ def test_one_model_under_several_threat_models(linear, tmp_path):
 
 
 def test_folders_are_named_by_norm_and_epsilon(tmp_path):
-    assert curve_module.folder_of(ThreatModel.parse("l2:0.5"), tmp_path).name == "l2-1_2"
+    assert folder_of(ThreatModel.parse("l2:0.5"), tmp_path).name == "l2-1_2"

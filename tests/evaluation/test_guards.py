@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import robustzoo
+from robustzoo.attacks.answers import NonFiniteLogits
 from robustzoo.cards import Evidence
 from robustzoo.data import DataError, TensorSource
 from robustzoo.evaluation.arguments import check_writable
@@ -152,6 +153,14 @@ def test_a_label_beyond_the_outputs_is_refused():
         evaluate(Wrapped().eval(), (X, y), "linf:0.1", "pgd-2", progress=False)
     with pytest.raises(ValueError, match="sample 4 has label 3; expected 0 to 2"):
         evaluate(Wrapped().eval(), TensorDataset(X, y), "linf:0.1", "pgd-2", progress=False)
+
+
+def test_a_model_that_has_more_outputs_for_large_batches_is_refused(tmp_path):
+    """The probe has four images, the evaluation a batch of six."""
+    model = Wrapped(lambda z, x: torch.cat([z, z[:, :1]], 1) if len(z) > 4 else z).eval()
+    with pytest.raises(ValueError, match=r"output has shape \(6, 4\); expected \(6, 3\)"):
+        evaluate(model, (X, Y), "linf:0.1", "pgd-2", micro_batch_size=6, out=tmp_path, progress=False)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -347,6 +356,19 @@ def test_a_non_finite_logit_met_later_is_refused(tmp_path):
     with pytest.raises(ValueError, match="sample 5"):
         evaluate(model, (images, Y), "linf:0.1", "pgd-2", out=tmp_path, progress=False)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("protocol", ["square", "apgd-ce+t"])
+def test_a_non_finite_logit_met_by_an_attack_is_refused(protocol, tmp_path):
+    """The clean images are classified; an attack that brightens a pixel of image 4 meets no number there."""
+    images = 0.5 * X
+    images[4, 0, 0, 0] = 0.59
+    model = Wrapped(lambda z, x: torch.where(x[:, 0, 0, :1] > 0.6, torch.nan, z)).eval()
+    with torch.no_grad():
+        y = model(images).argmax(1)
+    with pytest.raises(NonFiniteLogits, match="sample 4;"):
+        evaluate(model, (images, y), "linf:0.02", protocol, out=tmp_path, progress=False)
+    assert not list(tmp_path.glob("evidence/*.json"))
 
 
 def test_the_model_and_torch_are_left_as_they_were():

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from robustzoo.attacks.autoattack import Clean
+from robustzoo.attacks.clean_pass import Clean
 from robustzoo.cards import Evidence
 from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.findings import Broken, Finding

@@ -1,0 +1,50 @@
+"""Options that several commands have, word for word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def together(*options: _Decorator) -> _Decorator:
+    """All of these options as one decorator; help lists them in this order."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+data_root = click.option(
+    "--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files."
+)
+seed = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every draw."
+)
+workers = click.option(
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes."
+)
+# A model that is attacked on a few of its images, without Evidence.
+attacked_model = together(
+    click.argument("model"),
+    click.option("--data", metavar="DATASET", help="As for `evaluate`; default: the model's own dataset."),
+    data_root,
+    click.option("--threat-model", metavar="NORM:EPS", help="Default: the model's own."),
+    click.option(
+        "--n",
+        type=click.IntRange(min=1),
+        default=100,
+        show_default=True,
+        help="Images at most, a fixed random subset.",
+    ),
+    seed,
+    workers,
+    click.option("--device", help="cpu or cuda[:i]; default: where the model is."),
+)

@@ -1,0 +1,48 @@
+"""Several threat models in one folder: the evaluation of each in its own, and one table of all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from robustzoo import atomic_files
+from robustzoo.cards.evidence import Evidence
+from robustzoo.evaluation.ranks import evaluate_on_rank
+from robustzoo.evaluation.sharding import Rank
+from robustzoo.registry import ThreatModel
+
+
+def evaluate_one(
+    rank: Rank | None,
+    model: nn.Module,
+    data: Any,
+    threat_model: ThreatModel,
+    protocol: str,
+    *,
+    out: str | Path | None,
+    **options: Any,
+) -> tuple[Evidence, Evidence | None]:
+    """`evaluate_on_rank` under one of several threat models, which have the folder `out` in common.
+
+    Args:
+        model, data, protocol, options: as of `evaluate`, but that what is finished is read again unless
+            `reuse` is false.
+
+    Returns, raises: as `evaluate_on_rank`.
+    """
+    place = None if out is None else folder_of(threat_model, Path(out))
+    options = {"reuse": True, **options}
+    return evaluate_on_rank(rank, model, data, threat_model, protocol, out=place, **options)
+
+
+def folder_of(threat_model: ThreatModel, out: Path) -> Path:
+    """Where one of several threat models of an evaluation in `out` is written."""
+    return out / f"{threat_model.norm}-{threat_model.epsilon_text.replace('/', '_')}"
+
+
+def write_table(document: dict[str, Any], path: Path) -> None:
+    """Write a table of several evaluations as JSON."""
+    atomic_files.write_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
