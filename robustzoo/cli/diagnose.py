@@ -277,16 +277,13 @@ def lambda_sweep(
     Needs a checkout of the repository (training/train.py). Measured on images kept out of training, never on
     test images: a lambda may be chosen by the result.
     """
-    from robustzoo.diagnostics.lambda_sweep import LAMBDAS, SweepError, run_sweep
+    from robustzoo.diagnostics.lambda_sweep import LAMBDAS, run_sweep
+    from robustzoo.diagnostics.lambda_sweep.planning import read_lambdas, read_losses
 
-    try:
-        values = LAMBDAS if lambdas is None else tuple(float(text) for text in lambdas.split(","))
-    except ValueError:
-        raise SweepError(f"--lambdas {lambdas!r} are not numbers with commas between them") from None
     run_sweep(
         out,
-        losses=tuple(text.strip() for text in losses.split(",")),
-        lambdas=values,
+        losses=read_losses(losses),
+        lambdas=LAMBDAS if lambdas is None else read_lambdas(lambdas),
         steps=steps,
         seed=seed,
         resume=resume,
