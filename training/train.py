@@ -33,7 +33,6 @@ from training.usage import leave_early
 if __name__ == "__main__":
     leave_early()  # at once where there is nothing to do: what is imported below takes seconds
 
-import gc
 from contextlib import nullcontext
 
 import torch
@@ -51,6 +50,7 @@ from training.best import Best
 from training.data import TrainingData, open_training_data
 from training.export import export_model
 from training.launch import Launch
+from training.leaving import leave
 from training.passes import Passes
 from training.progress import Clock, Metrics, say, step_line
 from training.refusals import REFUSALS
@@ -271,6 +271,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    status = main()
-    gc.freeze()  # else the interpreter looks through all that torch has loaded, for seconds, before it ends
-    sys.exit(status)
+    leave(main())

@@ -28,8 +28,8 @@ JPEGS = "vit_ti4.cifar10jpg_linf.at_trh"
 LAUNCHED = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
-def run(environment, folder, *arguments):
-    command = [sys.executable, "-c", PROGRAM, str(ROOT / "training/train.py"), *arguments]
+def run(environment, folder, *arguments, program=ROOT / "training/train.py"):
+    command = [sys.executable, "-c", PROGRAM, str(program), *arguments]
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
 
 
