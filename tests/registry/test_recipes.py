@@ -313,9 +313,9 @@ class TestFiles:
         assert str(path) in str(refused.value) and "--set" not in str(refused.value)
 
     def test_a_file_cut_off_anywhere_is_called_so(self, tmp_path):
-        document = recipe(DIGITS + "at_trh").to_json()
-        document["sources"]["base_lr"] = 'a "hunch"\\ \u00e9'
-        text = json.dumps(document | {"note": [None, True, False, -1.5e-7]}, indent=1)
+        sources = {"base_lr": 'a "hunch"\\ \u00e9'}
+        document = {"base_name": DIGITS + "at_trh", "base_lr": -1.5e-7, "sources": sources}
+        text = json.dumps(document | {"more": [None, True, False]}, indent=1)
         for length in range(1, len(text)):
             path = self.write(tmp_path, text[:length])
             line = len(text[:length].rstrip().splitlines())
