@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from robustzoo.registry import Recipe, recipe
 from robustzoo.registry.catalog import DATASETS
@@ -13,9 +16,11 @@ from robustzoo.registry.fields import RecipeError
 from robustzoo.registry.names import did_you_mean
 from robustzoo.registry.overrides import parse_assignments
 from training.launch import OFFLOADS, PRECISIONS, Launch
+from training.progress import say
 
 INIT_FROM_RECIPE = "recipe"
 RUNS = Path("runs")
+_UNKNOWN = "unrecognized arguments: "  # argparse's words
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,11 @@ class Job:
             offload=self.offload,
             compile=self.compile,
         )
+
+    def last_step(self, recipe: Recipe) -> int:
+        """Optimizer steps after which the run is to end: the recipe's, or fewer where that was asked for."""
+        steps = recipe.stop_after or recipe.total_steps
+        return min(self.max_steps or steps, steps)
 
     @property
     def run_folder(self) -> Path:
@@ -134,8 +144,20 @@ def parse(argv: Sequence[str] | None = None) -> Job:
     )
 
 
+class _Parser(argparse.ArgumentParser):
+    """argparse's, whose error is one line and not the usage of every flag above it, said by rank 0 alone."""
+
+    def error(self, message: str) -> NoReturn:
+        unknown = message.removeprefix(_UNKNOWN).split() if message.startswith(_UNKNOWN) else []
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        near = "".join(did_you_mean(word.partition("=")[0], flags) for word in unknown[:1])
+        if os.environ.get("RANK", "0") == "0":
+            say(f"error: {message}.{near} `python training/train.py --help` explains every argument")
+        sys.exit(2)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="train.py",
         description="Adversarially train the model of a registry name with DeepSpeed and export it.",
         epilog="One process: python training/train.py NAME ...  Several: deepspeed [--num_accelerators N] "
@@ -149,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--out",
-        type=Path,
+        type=_folder,
         metavar="RUN",
         help="run folder: config, log, checkpoints, model (default: runs/ and the name of the recipe)",
     )
@@ -231,6 +253,12 @@ def _parser() -> argparse.ArgumentParser:
         "--local_rank", type=int, help=argparse.SUPPRESS
     )  # the deepspeed launcher passes it; LOCAL_RANK is used
     return parser
+
+
+def _folder(text: str) -> Path:
+    if not text.strip():  # a shell variable that was not set; Path("") would be the working directory
+        raise argparse.ArgumentTypeError("expected a folder, got an empty text")
+    return Path(text)
 
 
 def _positive(text: str) -> int:

@@ -10,22 +10,27 @@ Checkpoints are pickles that DeepSpeed wrote, which can run code when opened: ex
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: `training` and robustzoo
+
+from training.chosen_checkpoint import chosen, leave_early, parse
+
+if __name__ == "__main__":
+    leave_early()  # at once where there is nothing to export: what is imported below takes seconds
+
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: `training` and robustzoo
 
 from robustzoo.keyed_noise import uniform
 from robustzoo.models.folder import FolderError, read_folder, write_folder
 from robustzoo.models.pixel_model import PixelModel, pixel_model
 from robustzoo.registry import Recipe, RecipeError
 from robustzoo.registry.recipes import partial
+from training.leaving import leave
 from training.run_folder import RunFolder, RunFolderError, averages_file
 
 _PREFIX = "pixel_model."  # the engine wraps FeaturesAndLogits, whose only child this is
@@ -68,15 +73,8 @@ def export_run(run: RunFolder, *, best: bool = False) -> tuple[Path, int, str]:
     Raises:
         RunFolderError: no run or no whole checkpoint there, or no validation yet.
     """
+    step, folder = chosen(run, best=best)
     recipe = Recipe.from_json(run.settings()["recipe"])
-    step = run.latest_step()
-    if step is None:
-        raise RunFolderError(f"{run.path} has no whole checkpoint; train first, or continue with --resume")
-    folder = run.model
-    if best:
-        step, folder = run.best(step).step, run.model_best
-        if step == 0:
-            raise RunFolderError(f"{run.path} has no validation yet, and so no best checkpoint; train on")
     weights = checkpoint_weights(run.checkpoint(step))
     return folder, step, export_model(folder, partial(recipe, steps=step), weights)
 
@@ -128,16 +126,7 @@ def _logits(model: PixelModel) -> Tensor:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="export.py", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "run", type=Path, metavar="RUN", help="the run folder of train.py (only one of your own)"
-    )
-    parser.add_argument(
-        "--best",
-        action="store_true",
-        help="the checkpoint of the highest held-out robust accuracy, to RUN/model_best",
-    )
-    given = parser.parse_args(argv)
+    given = parse(argv)
     try:
         folder, step, digest = export_run(RunFolder(given.run), best=given.best)
     except (RunFolderError, ExportError, FolderError, RecipeError) as error:
@@ -148,4 +137,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -63,10 +63,7 @@ class RunFolder:
         before, fixed = self.settings()["fixed"], settings["fixed"]
         changed = [key for key in sorted({*before, *fixed}) if before.get(key) != fixed.get(key)]
         if changed:
-            listed = "; ".join(f"{key} was {before.get(key)!r}, now {fixed.get(key)!r}" for key in changed)
-            names = [document.get("recipe", {}).get("name") for document in (self.settings(), settings)]
-            if names[0] != names[1]:
-                listed = f"recipe {names[0]} then, {names[1]} now; {listed}"
+            listed = _differences(self.settings(), settings, changed)
             raise RunFolderError(
                 f"cannot resume {self.path} with other settings: {listed}. Start it as before (config.json "
                 "has its command), or begin a new run in another --out"
@@ -116,6 +113,12 @@ class RunFolder:
         except OSError as error:
             raise RunFolderError(f"cannot write in {self.path}: {error}; choose another --out") from error
 
+    def check_free(self) -> None:
+        """Raise RunFolderError where another process trains here; what `claim` says, before time is spent."""
+        if (self.path / folder_lock.NAME).exists():
+            self.claim()
+            self._held = None  # let go
+
     def begin(self, settings: dict[str, Any]) -> None:
         """Write config.json where there is none, and remove what a killed process left behind.
 
@@ -146,6 +149,9 @@ class RunFolder:
             raise RunFolderError(f"{self.config} cannot be read: {error}; {_ANEW}") from error
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise RunFolderError(f"{self.config} is not a configuration of schema {SCHEMA}; {_ANEW}")
+        for key in ("fixed", "recipe"):
+            if not isinstance(document.get(key), dict):
+                raise RunFolderError(f"{self.config} has no {key!r}, so it is damaged; {_ANEW}")
         return document
 
     def checkpoint(self, step: int) -> Path:
@@ -215,3 +221,17 @@ class RunFolder:
         shutil.rmtree(doomed, ignore_errors=True)
         folder.replace(doomed)
         shutil.rmtree(doomed)
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any], changed: list[str]) -> str:
+    """What differs between two settings, in words; a changed recipe as its fields."""
+    parts = []
+    if "recipe_digest" in changed:
+        then, asked = before["recipe"], now["recipe"]
+        fields = [key for key in asked if key not in ("name", "sources") and asked[key] != then.get(key)]
+        parts.append(f"recipe {then.get('name')} then, {asked['name']} now")
+        parts += [f"{key} was {then.get(key)!r}, now {asked[key]!r}" for key in fields]
+    for key in changed:
+        if key != "recipe_digest":
+            parts.append(f"{key} was {before['fixed'].get(key)!r}, now {now['fixed'].get(key)!r}")
+    return "; ".join(parts)

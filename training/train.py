@@ -28,10 +28,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: `training` and robustzoo
 
-from training.usage import refuse_bad_usage
+from training.usage import leave_early
 
 if __name__ == "__main__":
-    refuse_bad_usage()  # at once: what is imported below takes seconds
+    leave_early()  # at once where there is nothing to do: what is imported below takes seconds
 
 from contextlib import nullcontext
 
@@ -50,9 +50,11 @@ from training.best import Best
 from training.data import TrainingData, open_training_data
 from training.export import export_model
 from training.launch import Launch
+from training.leaving import leave
 from training.passes import Passes
 from training.progress import Clock, Metrics, say, step_line
 from training.refusals import REFUSALS
+from training.resuming import fixed_settings, steps_done
 from training.run_folder import RunFolder
 from training.schedule import expected_cost, learning_rate
 from training.step import Outcome, Step
@@ -66,8 +68,7 @@ def train(job: Job) -> None:
     recipe = data.recipe
     objective = Objective(recipe)
     launch = job.launch(recipe, processes.world_size())
-    all_steps = recipe.stop_after or recipe.total_steps
-    last_step = min(job.max_steps or all_steps, all_steps)
+    last_step = job.last_step(recipe)
     twentieth = max(recipe.total_steps // 20, 1)
     validate_every = min(job.validate_every or twentieth, last_step)
     checkpoint_every = job.checkpoint_every or twentieth
@@ -76,7 +77,7 @@ def train(job: Job) -> None:
     group = processes.start()
     run = RunFolder(job.run_folder)
     settings = snapshot(job, data, launch)
-    done = group.decide(lambda: run.check(settings, resume=job.resume))
+    done = group.decide(lambda: steps_done(run, settings, last_step, resume=job.resume))
     best = group.decide(lambda: run.best(done))
     if best.stops(job.early_stopping):
         last_step = done
@@ -235,17 +236,7 @@ def snapshot(job: Job, data: TrainingData, launch: Launch) -> dict[str, Any]:
     return {
         "command": shlex.join(sys.argv),
         "fixed": {
-            "recipe_digest": recipe.digest,
-            "initial_weights": str(job.init_file or recipe.init),
-            "seed": job.seed,
-            "processes": launch.world_size,
-            "micro_batch_size": launch.micro_batch_size,
-            "zero_stage": launch.zero_stage,
-            "precision": launch.precision,
-            "activation_checkpointing": launch.activation_checkpointing,
-            "offload": launch.offload,
-            "compile": launch.compile,
-            "skip_corrupt": job.skip_corrupt,
+            **fixed_settings(job, recipe, launch),
             "training_images": len(data.images),
             "generated_images": data.generated,
         },
@@ -280,4 +271,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

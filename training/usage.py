@@ -1,16 +1,21 @@
-"""Bad usage, refused before torch and DeepSpeed are loaded, which takes seconds."""
+"""Bad usage refused, and a finished run left as it is, before torch and DeepSpeed are loaded (seconds)."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
 
 from robustzoo.registry import IncompatibleName, RecipeError, UnknownName, recipe
 from robustzoo.registry.catalog import DATASETS
 from training.arguments import Job, parse
 from training.launch import LaunchError
+from training.launcher import check_environment
 from training.progress import say
+from training.resuming import check_resumed
 from training.run_folder import RunFolder, RunFolderError
 
 
@@ -18,21 +23,30 @@ class UsageError(ValueError):
     """A path on the command line that does not exist, or one that is missing."""
 
 
-def refuse_bad_usage(argv: Sequence[str] | None = None) -> None:
-    """Leave with status 2, the reason in words on rank 0, if the command line cannot start a run.
+def leave_early(argv: Sequence[str] | None = None) -> None:
+    """Leave with status 2 if the command line cannot start a run, with 0 if the run to resume is finished.
 
-    What needs torch or an open data set is refused later, by train.py itself. Writes nothing.
+    The reason is told in words, on rank 0. What needs torch or an open data set is refused later, by train.py
+    itself. Writes nothing.
     """
     try:
-        check(parse(argv))
+        check_environment()
+        finished = check(parse(argv))
     except (IncompatibleName, LaunchError, RecipeError, RunFolderError, UnknownName, UsageError) as error:
         if os.environ.get("RANK", "0") == "0":
             say(f"error: {error}")
         sys.exit(2)
+    if finished is not None:
+        if os.environ.get("RANK", "0") == "0":
+            say(finished)
+        sys.exit(0)
 
 
-def check(job: Job) -> None:
-    """The name, the changes to its recipe, the layout, and the paths.
+def check(job: Job) -> str | None:
+    """The name, the changes to its recipe, the layout, the paths, and the run that is to be resumed.
+
+    Returns:
+        Why there is nothing left to do, in words; None where training begins or goes on.
 
     Raises:
         UnknownName, IncompatibleName, LaunchError, RecipeError, RunFolderError, UsageError: in words.
@@ -43,13 +57,25 @@ def check(job: Job) -> None:
         raise UsageError(
             f"--init {job.init_file}: no such file; expected a .safetensors file or a model folder"
         )
+    if job.initial_weights is not None:
+        _check_weights(job.initial_weights)
     if dataset.needs_files and job.data is None:
         raise UsageError(
             f"{dataset.key} needs its images: add --data DIR, the folder that holds them "
             f"(source: {dataset.source})"
         )
-    if dataset.needs_files and not job.data.expanduser().exists():
-        raise UsageError(f"no data at {job.data}; give the folder of {dataset.title} with --data DIR")
+    if dataset.needs_files:
+        _check_data(job.data.expanduser(), dataset.title)
+    elif job.data is not None:
+        raise UsageError(
+            f"--data {job.data}: {dataset.key} come with a dependency and need no data folder, so leave "
+            "it away"
+        )
+    if made.batch_size > dataset.train_size:
+        raise UsageError(
+            f"a batch of {made.batch_size:,} is more than the {dataset.train_size:,} training images of "
+            f"{dataset.key}; choose a smaller --batch-size"
+        )
     if made.extra_data != "none" and job.extra_data is None:
         raise UsageError(
             f"{made.name} trains on generated images too ({made.extra_fraction:.0%} of a batch): give them "
@@ -65,9 +91,43 @@ def check(job: Job) -> None:
         raise UsageError(
             f"--extra-data {job.extra_data}: no such file; expected an .npz of images and labels"
         )
-    job.launch(made, int(os.environ.get("WORLD_SIZE", "1")))
-    if _one_machine():  # of several, only that of rank 0 need have the run folder
-        RunFolder(job.run_folder).check_place(resume=job.resume)
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    job.launch(made, world_size)
+    if not _one_machine():  # only that of rank 0 need have the run folder
+        return None
+    run = RunFolder(job.run_folder)
+    run.check_place(resume=job.resume)
+    if not job.resume:
+        return None
+    if os.environ.get("RANK", "0") == "0":  # the other ranks would find it held by this one
+        run.check_free()
+    return check_resumed(job, run, world_size)
+
+
+def _check_weights(file: Path) -> None:
+    """Raise UsageError for a file that is no safetensors file; whether it fits is judged later."""
+    if file.suffix == ".npz":
+        return
+    try:
+        with safe_open(file, framework="numpy"):  # reads the header
+            pass
+    except (OSError, SafetensorError) as error:
+        raise UsageError(
+            f"--init {file} is not a readable safetensors file: {error}; give one, an .npz file of the "
+            "original JAX release, or --init random"
+        ) from error
+
+
+def _check_data(root: Path, title: str) -> None:
+    """Raise UsageError where nothing can be read; what is there is judged by whoever opens it."""
+    give = f"give the folder of {title} with --data DIR"
+    if not root.exists():
+        raise UsageError(f"no data at {root}; {give}")
+    try:
+        if root.is_dir() and not any(root.iterdir()):
+            raise UsageError(f"no data at {root}, which is empty; {give}")
+    except OSError as error:
+        raise UsageError(f"--data {root} cannot be read: {error}; {give}") from error
 
 
 def _one_machine() -> bool:

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from robustzoo.cli.before_torch import FiniteRange, check_data_root, recipe_of
 from robustzoo.cli.masking import masking
 from robustzoo.cli.options import data_root, seed, together
 
 if TYPE_CHECKING:
+    from robustzoo.diagnostics.bound import Prior
     from robustzoo.diagnostics.model_loss import Points
     from robustzoo.models import PixelModel
+    from robustzoo.registry import Recipe
 
 
 @click.group()
@@ -24,7 +27,7 @@ def diagnose() -> None:
 diagnose.add_command(masking)
 
 
-_POSITIVE = click.FloatRange(min=0, min_open=True)
+_POSITIVE = FiniteRange(min=0, min_open=True)
 
 
 _model_options = together(
@@ -74,12 +77,18 @@ def _load(
 @_model_options
 @click.option("--sigma0", type=_POSITIVE, help="Standard deviation of the prior; with --beta.")
 @click.option("--beta", type=_POSITIVE, help="Weight of the data against the prior; with --sigma0.")
-@click.option("--lambda", "trh_lambda", type=float, help="Weight of the trace; default: the recipe's.")
-@click.option("--gamma", "trh_gamma", type=float, help="Weight of |theta|^2; default: the recipe's.")
-@click.option("--tau", type=float, default=0.05, show_default=True, help="1 - confidence.")
+@click.option("--lambda", "trh_lambda", type=_POSITIVE, help="Weight of the trace; default: the recipe's.")
+@click.option("--gamma", "trh_gamma", type=_POSITIVE, help="Weight of |theta|^2; default: the recipe's.")
+@click.option(
+    "--tau",
+    type=FiniteRange(min=0, max=1, min_open=True),
+    default=0.05,
+    show_default=True,
+    help="1 - confidence.",
+)
 @click.option(
     "--sub-gaussian",
-    type=float,
+    type=FiniteRange(min=0),
     metavar="S2",
     help="Assume a sub-Gaussian loss of this variance factor, which gives the constant C a value.",
 )
@@ -105,22 +114,22 @@ def bound(
     The prior is given by --sigma0 and --beta, or by --lambda = sigma0^2 / 2 and
     --gamma = 1 / (2 beta sigma0^2).
     """
-    from robustzoo.diagnostics.bound import BoundError, Prior
-    from robustzoo.diagnostics.model_bound import model_bound, report
+    from robustzoo.diagnostics.bound import BoundError
 
     if (sigma0 is None) != (beta is None) or (
         sigma0 is not None and (trh_lambda is not None or trh_gamma is not None)
     ):
         raise BoundError("give --sigma0 together with --beta, or --lambda and --gamma, not a mixture")
+    known = recipe_of(model)
+    check_data_root(data_root, known)
+    complete = sigma0 is not None or (trh_lambda is not None and trh_gamma is not None)
+    if complete or known is not None:
+        _prior(known, sigma0, beta, trh_lambda, trh_gamma)
+
+    from robustzoo.diagnostics.model_bound import model_bound, report
+
     loaded, points, samples = _load(model, data_root, split, n, seed)
-    if sigma0 is not None:
-        prior = Prior(sigma0**2, beta)
-    else:
-        made = loaded.recipe
-        prior = Prior.of_recipe(
-            made.trh_lambda if trh_lambda is None else trh_lambda,
-            made.trh_gamma if trh_gamma is None else trh_gamma,
-        )
+    prior = _prior(loaded.recipe, sigma0, beta, trh_lambda, trh_gamma)
     found = model_bound(
         loaded,
         points,
@@ -133,6 +142,24 @@ def bound(
         sub_gaussian=sub_gaussian,
     )
     click.echo(json.dumps(found, indent=1) if as_json else report(found))
+
+
+def _prior(
+    made: Recipe | None,
+    sigma0: float | None,
+    beta: float | None,
+    trh_lambda: float | None,
+    trh_gamma: float | None,
+) -> Prior:
+    """The prior of the options; what they leave open is the recipe's. Raises BoundError where none is."""
+    from robustzoo.diagnostics.bound import Prior
+
+    if sigma0 is not None:
+        return Prior(sigma0**2, beta)
+    if made is not None:
+        trh_lambda = made.trh_lambda if trh_lambda is None else trh_lambda
+        trh_gamma = made.trh_gamma if trh_gamma is None else trh_gamma
+    return Prior.of_recipe(trh_lambda, trh_gamma)
 
 
 @diagnose.command()
@@ -182,16 +209,18 @@ def hessian(
 
     MODEL is a registry name or a model folder; the loss is its recipe's, at fixed adversarial points.
     """
-    from robustzoo.diagnostics.hessian import LossHessian
-    from robustzoo.diagnostics.layer_table import COLUMNS, SPECTRUM_COLUMNS, layer_table, spectrum_table
-    from robustzoo.diagnostics.model_loss import loss_function, top_layer_trace
-    from robustzoo.diagnostics.results import write_csv
-
     for place in (out, spectrum):
         if place is not None and not place.absolute().parent.is_dir():
             raise click.UsageError(f"{str(place)!r}: there is no folder {str(place.parent)!r}; make it first")
     if out is not None and spectrum is not None and out.absolute() == spectrum.absolute():
         raise click.UsageError(f"--out and --spectrum are both {str(out)!r}: give each a file of its own")
+    check_data_root(data_root, recipe_of(model))
+
+    from robustzoo.diagnostics.hessian import LossHessian
+    from robustzoo.diagnostics.layer_table import COLUMNS, SPECTRUM_COLUMNS, layer_table, spectrum_table
+    from robustzoo.diagnostics.model_loss import loss_function, top_layer_trace
+    from robustzoo.diagnostics.results import write_csv
+
     loaded, points, _ = _load(model, data_root, split, n, seed)
     loss, parameters = loss_function(loaded, points, stop_gradient=stop_gradient, double=double)
     names = [name for name, p in parameters.items() if not weights_only or p.ndim > 1]
@@ -267,16 +296,13 @@ def lambda_sweep(
     Needs a checkout of the repository (training/train.py). Measured on images kept out of training, never on
     test images: a lambda may be chosen by the result.
     """
-    from robustzoo.diagnostics.lambda_sweep import LAMBDAS, SweepError, run_sweep
+    from robustzoo.diagnostics.lambda_sweep import LAMBDAS, run_sweep
+    from robustzoo.diagnostics.lambda_sweep.planning import read_lambdas, read_losses
 
-    try:
-        values = LAMBDAS if lambdas is None else tuple(float(text) for text in lambdas.split(","))
-    except ValueError:
-        raise SweepError(f"--lambdas {lambdas!r} are not numbers with commas between them") from None
     run_sweep(
         out,
-        losses=tuple(text.strip() for text in losses.split(",")),
-        lambdas=values,
+        losses=read_losses(losses),
+        lambdas=LAMBDAS if lambdas is None else read_lambdas(lambdas),
         steps=steps,
         seed=seed,
         resume=resume,

@@ -55,7 +55,12 @@ class Prior:
                     f"{name} is {'not set' if value is None else f'{value:g}'}; the bound needs lambda and "
                     "gamma above 0, as a TrH recipe has them: give both, or sigma0 and beta"
                 )
-        return cls(2.0 * trh_lambda, 1.0 / (4.0 * trh_lambda * trh_gamma))
+        product = 4.0 * trh_lambda * trh_gamma
+        if product == 0.0 or math.isinf(1.0 / product):
+            raise BoundError(
+                f"lambda {trh_lambda:g} and gamma {trh_gamma:g} leave beta no finite number; give larger ones"
+            )
+        return cls(2.0 * trh_lambda, 1.0 / product)
 
     @property
     def trh_lambda(self) -> float:

@@ -13,8 +13,14 @@ from robustzoo.hub.fetch import (
     parse_reference,
     promised_sha256,
 )
-from robustzoo.registry import UnknownName, entry, recipe
-from robustzoo.registry.describe import training_command
+from robustzoo.hub.names import (
+    NotPublished,
+    is_folder,
+    refuse_unpublished,
+    registered_entry,
+    shortened,
+)
+from robustzoo.registry import recipe
 
 if TYPE_CHECKING:
     from robustzoo.models import PixelModel
@@ -23,11 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["HubError", "NotPublished", "OfflineMiss", "load", "resolve_folder"]
 
 _WEIGHTS = "model.safetensors"
-_LONGEST_NAME = 200  # characters; registry names have about 40
-
-
-class NotPublished(ValueError):
-    """A name with a recipe but without published weights."""
 
 
 def load(
@@ -62,7 +63,7 @@ def load(
 
     if not isinstance(pretrained, bool):
         raise TypeError(f"pretrained {pretrained!r} is no bool; expected True or False")
-    registered = _registered(name)
+    registered = registered_entry(name)
     if registered is not None and not pretrained:
         wanted = recipe(str(name))
     else:
@@ -96,14 +97,9 @@ def resolve_folder(
     """
     from robustzoo.models import FolderError, verify_sha256
 
-    registered = _registered(name)
+    registered = registered_entry(name)
     if registered is not None:
-        if registered.weights is None:
-            raise NotPublished(
-                f"no weights of {registered.name} are published. Train them:\n"
-                f"  {training_command(registered.recipe, registered.name)}\n"
-                f"or build it with random weights: robustzoo.load({registered.name!r}, pretrained=False)"
-            )
+        refuse_unpublished(registered)
         return _pinned_folder(registered, cache_dir, local_files_only, token)
     text = str(name)
     if text.startswith("hf-hub:"):
@@ -117,47 +113,12 @@ def resolve_folder(
             verify_sha256(folder / _WEIGHTS, promised, next_step=again)
         return folder
     folder = Path(text.removeprefix("local-dir:"))
-    if not _is_folder(folder):
+    if not is_folder(folder):
         raise FolderError(
-            f"{_short(folder)} is not a folder; expected a model folder (model.safetensors and config.json), "
-            "or a name that `robustzoo ls` lists"
+            f"{shortened(folder)} is not a folder; expected a model folder (model.safetensors and "
+            "config.json), or a name that `robustzoo ls` lists"
         )
     return folder
-
-
-def _registered(name: str | Path) -> Entry | None:
-    """The entry of a registry name; None for what is a folder or a Hub reference.
-
-    A registry name wins over a folder of that name in the working directory: what a name means must not
-    depend on where one stands.
-    """
-    if isinstance(name, Path) or str(name).startswith(("local-dir:", "hf-hub:")):
-        return None
-    if len(str(name)) > _LONGEST_NAME and not _is_folder(Path(str(name))):
-        raise UnknownName(
-            f"{_short(name)!r} ({len(str(name))} characters) is neither a model name nor a folder; "
-            "`robustzoo ls` lists the names"
-        )
-    try:
-        return entry(name)
-    except UnknownName:
-        if name and ("/" in str(name) or _is_folder(Path(str(name)))):  # Path("") is the working directory
-            return None
-        raise
-
-
-def _is_folder(path: Path) -> bool:
-    """Path.is_dir, False too for what no file system takes as a path (too long, or with a null byte)."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
-
-
-def _short(name: str | Path) -> str:
-    """For messages: a very long name's beginning."""
-    text = str(name)
-    return text if len(text) <= _LONGEST_NAME else f"{text[:60]}..."
 
 
 def _pinned_folder(

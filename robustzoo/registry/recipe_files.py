@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ from robustzoo.registry.fields import FIELDS, RecipeError, unknown_field
 from robustzoo.registry.overrides import ALIASES
 
 SCHEMA = "robustzoo.recipe/1"
+# What is left where a text that is cut off stops being JSON: nothing, or the beginning of a word, a number's
+# fraction or exponent, an escape, or a text without its closing quote.
+_WORDS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
+_CUT_OFF = re.compile(r"[.eE][+-]?|\\?u?[0-9a-fA-F]{0,4}")
+_OPEN = "Unterminated string"
 _LONGEST_SOURCE = 1000  # a change of a change names the sources before it
 
 
@@ -28,7 +34,12 @@ def read_recipe_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
         ) from error
     except RecipeError as error:
         raise RecipeError(f"{path}: {error}") from error
-    except (OSError, ValueError, RecursionError) as error:  # text that is no UTF-8 or JSON, endless numbers
+    except json.JSONDecodeError as error:
+        raise RecipeError(
+            f"cannot read the recipe file {str(path)!r}: {_where_not_json(error)}; mend it there, or make it "
+            "anew with `robustzoo recipe NAME --json`"
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:  # text that is no UTF-8, endless numbers
         raise RecipeError(
             f"cannot read the recipe file {str(path)!r}: {error}; "
             "make one with `robustzoo recipe NAME --json`"
@@ -94,6 +105,17 @@ def check_source(key: str, text: object) -> None:
         raise RecipeError(
             f"sources: {key} has {shown}; expected one line of at most {_LONGEST_SOURCE} printable characters"
         )
+
+
+def _where_not_json(error: json.JSONDecodeError) -> str:
+    """What is wrong with a text that is no JSON, and where."""
+    if not error.doc.strip():
+        return "it is empty, which is no valid JSON"
+    rest = error.doc[error.pos :].strip()
+    if error.msg.startswith(_OPEN) or _CUT_OFF.fullmatch(rest) or any(w.startswith(rest) for w in _WORDS):
+        last = len(error.doc.rstrip().splitlines())
+        return f"no valid JSON: it is cut off at its end, in line {last}"
+    return f"no valid JSON in line {error.lineno}, column {error.colno}: {error.msg}"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from robustzoo.cli import group
 from robustzoo.diagnostics.bound import BoundError
-from robustzoo.diagnostics.lambda_sweep import SweepError
 from robustzoo.registry import UnknownName
 
 MODEL = "vit_micro2.digits_linf.at_trh"
@@ -21,6 +20,55 @@ FEW = ("--n", "4", "--probes", "2")
 
 def run(*arguments: str):
     return CliRunner().invoke(group, ["diagnose", *arguments], catch_exceptions=False)
+
+
+# The command, where importing torch, matplotlib or NumPy fails.
+WITHOUT_TORCH = """
+import sys
+sys.modules |= {"torch": None, "matplotlib": None, "numpy": None, "huggingface_hub": None}
+from robustzoo.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("bound", "vit_micro2.digits_linf.at_thr"), f"Did you mean {MODEL}"),
+        (("bound", "vit_l16.imagenet_linf.at_trh"), "no weights of vit_l16.imagenet_linf.at_trh"),
+        (("bound", "nowhere/model"), "nowhere/model is not a folder"),
+        (("hessian", "local-dir:nowhere"), "nowhere is not a folder"),
+        (("bound", MODEL, "--data-root", "nowhere"), "digits come with a dependency"),
+        (("bound", ".", "--data-root", "nowhere"), "--data-root nowhere: no such folder"),
+        (("bound", MODEL, "--sigma0", "nan", "--beta", "1"), "'--sigma0': nan is not a finite number in"),
+        (("bound", MODEL, "--lambda", "inf"), "'--lambda': inf is not a finite number in the range x>0"),
+        (("bound", MODEL, "--gamma", "-1"), "'--gamma': -1.0 is not in the range x>0"),
+        (("bound", MODEL, "--tau", "nan"), "'--tau': nan is not a finite number in the range 0<x<=1"),
+        (("bound", MODEL, "--tau", "0"), "'--tau': 0.0 is not in the range 0<x<=1"),
+        (("bound", MODEL, "--sub-gaussian", "inf"), "'--sub-gaussian': inf is not a finite number in the"),
+        (("bound", MODEL, "--sigma0", "1"), "give --sigma0 together with --beta"),
+        (("bound", ".", "--lambda", "1e-200", "--gamma", "1e-200"), "leave beta no finite number"),
+        (("bound", "vit_micro2.digits_linf.at_base"), "lambda is not set"),
+        (("lambda-sweep", "--out", "x", "--lambdas", "1e-3;1e-2"), "'1e-3;1e-2' is no number; expected"),
+        (("lambda-sweep", "--out", "x", "--lambdas", ""), "'' is no number; expected finite numbers above 0"),
+        (("lambda-sweep", "--out", "x", "--lambdas", "1e-3,nan"), "lambda is nan; expected a finite number"),
+        (("lambda-sweep", "--out", "x", "--lambdas=-1"), "lambda is -1; expected a finite number above 0"),
+        (("lambda-sweep", "--out", "x", "--lambdas", "1,1"), "expected at least one, each once"),
+        (("lambda-sweep", "--out", "x", "--losses", "at,foo"), "robustzoo: 'foo' is no loss; expected one"),
+        (("lambda-sweep", "--out", "x", "--losses", "trade"), "Did you mean trades?"),
+        (("lambda-sweep", "--out", "file/x"), "file is a file; give a folder"),
+        (("lambda-sweep", "--out", "full"), "full is not empty; continue its sweep with --resume"),
+    ],
+)
+def test_what_the_options_alone_tell_is_refused_before_torch_is_loaded(tmp_path, arguments, message):
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").touch()
+    before = sorted(tmp_path.rglob("*"))
+    command = [sys.executable, "-c", WITHOUT_TORCH, "diagnose", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "") and message in done.stderr, done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_help_names_the_four_commands_without_torch():
@@ -61,7 +109,7 @@ def test_bound_takes_lambda_and_gamma():
     [
         (("--sigma0", "0.1"), "together"),
         (("--sigma0", "0.1", "--beta", "1", "--lambda", "1"), "mixture"),
-        (("--tau", "0"), "tau"),
+        (("--sigma0", "1e-200", "--beta", "1"), "sigma0_squared is 0"),
     ],
 )
 def test_bound_refuses_a_half_given_prior(options, message):
@@ -118,11 +166,3 @@ def test_two_moons_writes_tables_and_figures(tmp_path):
     header = (tmp_path / "moons" / "two_moons.csv").read_text().splitlines()[0]
     assert header == "setting,epoch,layer,trace,eigenvalue_std"
     assert len(list((tmp_path / "moons").glob("*.png"))) == 2
-
-
-def test_lambda_sweep_refuses_bad_lists(tmp_path):
-    with pytest.raises(SweepError, match="not numbers"):
-        run("lambda-sweep", "--out", str(tmp_path / "sweep"), "--lambdas", "1e-3;1e-2")
-    with pytest.raises(SweepError, match="not above 0"):
-        run("lambda-sweep", "--out", str(tmp_path / "sweep"), "--lambdas=-1")
-    assert not (tmp_path / "sweep").exists()

@@ -11,7 +11,8 @@ import pytest
 import robustzoo
 from robustzoo.diagnostics.lambda_sweep import LAMBDAS, SweepError, figure, run_sweep
 from robustzoo.diagnostics.lambda_sweep.measure import COLUMNS
-from robustzoo.diagnostics.lambda_sweep.runs import TrainingFailed, find_trainer, plan, stored_result
+from robustzoo.diagnostics.lambda_sweep.planning import find_trainer, plan, stored_result
+from robustzoo.diagnostics.lambda_sweep.runs import TrainingFailed
 
 SMALL = {"losses": ("at",), "lambdas": (1e-3,), "steps": 10, "seed": 0}
 
@@ -46,6 +47,8 @@ def test_plan_changes_lambda_alone(tmp_path):
     (runs[0].folder / "config.json").touch()  # begun before
     assert "--resume" in runs[0].command(tmp_path / "train.py")
     assert len({r.folder for r in runs}) == 4
+    near = plan(tmp_path, losses=("at",), lambdas=(1e-3, 1.0000001e-3), steps=None, seed=0)
+    assert len({r.folder for r in near}) == 2
 
 
 def test_fewer_steps_shrink_the_warm_ups(tmp_path):
@@ -120,8 +123,13 @@ def test_an_installed_package_without_a_checkout_says_so(tmp_path, monkeypatch):
     [
         ({"losses": ()}, "losses are"),
         ({"lambdas": (1e-3, 1e-3)}, "each once"),
-        ({"lambdas": (0.0,)}, "not above 0"),
-        ({"lambdas": (float("nan"),)}, "not above 0"),
+        ({"lambdas": ()}, "expected at least one"),
+        ({"lambdas": (0.0,)}, "lambda is 0; expected a finite number above 0.*another recipe"),
+        ({"lambdas": (float("nan"),)}, "lambda is nan; expected a finite number above 0"),
+        ({"lambdas": (float("inf"),)}, "lambda is inf; expected a finite number above 0"),
+        ({"lambdas": (1e-3, -1.0)}, "lambda is -1; expected a finite number above 0"),
+        ({"losses": ("at", "foo")}, "^'foo' is no loss; expected one or more of at, trades, alp, mart"),
+        ({"losses": ("",)}, "'' is no loss"),
         ({"steps": 0}, "steps is 0"),
     ],
 )

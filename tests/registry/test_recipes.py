@@ -287,8 +287,10 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("text", "problem"),
         [
-            ("", "cannot read the recipe file"),
-            ("{", "cannot read the recipe file"),
+            ("", "cannot read the recipe file .*: it is empty.*make it anew with `robustzoo recipe NAME"),
+            ('{\n "base_lr": 1,\n', "no valid JSON: it is cut off at its end, in line 2; mend it there, or"),
+            ('{\n "base_lr": 1\n "x": 2}', r"no valid JSON in line 3, column 2: Expecting ',' delimiter"),
+            ('{\n "base_lr": one}', "no valid JSON in line 2, column 13: Expecting value; mend it there"),
             ("[]", "JSON object"),
             ("{}", "base_name is missing"),
             ('{"base_name": 3}', "base_name: 3"),
@@ -309,6 +311,16 @@ class TestFiles:
         with pytest.raises(RecipeError, match=problem) as refused:
             recipe(path)
         assert str(path) in str(refused.value) and "--set" not in str(refused.value)
+
+    def test_a_file_cut_off_anywhere_is_called_so(self, tmp_path):
+        sources = {"base_lr": 'a "hunch"\\ \u00e9'}
+        document = {"base_name": DIGITS + "at_trh", "base_lr": -1.5e-7, "sources": sources}
+        text = json.dumps(document | {"more": [None, True, False]}, indent=1)
+        for length in range(1, len(text)):
+            path = self.write(tmp_path, text[:length])
+            line = len(text[:length].rstrip().splitlines())
+            with pytest.raises(RecipeError, match=f"it is cut off at its end, in line {line};"):
+                recipe(path)
 
     def test_a_wrong_base_name_is_said_with_the_file(self, tmp_path):
         path = self.write(tmp_path, {"base_name": "vit_micro2.digits_linf.at_trx"})

@@ -9,7 +9,7 @@ import pytest
 from training.progress import Clock, Metrics, duration
 from training.run_folder import RunFolder, RunFolderError
 
-SETTINGS = {"command": "train", "fixed": {"seed": 0, "processes": 2}}
+SETTINGS = {"command": "train", "fixed": {"seed": 0, "processes": 2}, "recipe": {"name": "some"}}
 
 
 def write_checkpoint(run: RunFolder, step: int) -> None:

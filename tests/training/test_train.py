@@ -222,7 +222,7 @@ def test_bad_input_is_refused_in_words_and_nothing_is_written(train, tmp_path, c
     [
         ([], "is not empty; continue its run with --resume"),
         (["--resume", "--seed", "7"], "seed was 0, now 7"),
-        (["--resume", "--set", "trh_lambda=0.5"], "recipe_digest was"),
+        (["--resume", "--set", "trh_lambda=0.5"], "trh_lambda was 0.01, now 0.5"),
         (["--resume", "--micro-batch", "4"], "micro_batch_size was 8, now 4"),
         (["--resume", "--zero", "0"], "zero_stage was 1, now 0"),
     ],

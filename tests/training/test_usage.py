@@ -6,9 +6,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from tests.training.small import AT_TRH, ROOT
 from training.arguments import parse
+from training.launch import LaunchError
+from training.launcher import check_environment
 from training.run_folder import RunFolderError
 from training.usage import check
 
@@ -20,10 +24,12 @@ sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 JPEGS = "vit_ti4.cifar10jpg_linf.at_trh"
+# What a launcher tells each of two processes of one machine, rank aside.
+LAUNCHED = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
-def run(environment, folder, *arguments):
-    command = [sys.executable, "-c", PROGRAM, str(ROOT / "training/train.py"), *arguments]
+def run(environment, folder, *arguments, program=ROOT / "training/train.py"):
+    command = [sys.executable, "-c", PROGRAM, str(program), *arguments]
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
 
 
@@ -43,6 +49,16 @@ def run(environment, folder, *arguments):
         ([AT_TRH, "--out", "run", "--init", "full"], "--init full: no such file; expected"),
         ([JPEGS, "--out", "run"], "cifar10jpg needs its images: add --data DIR"),
         ([JPEGS, "--out", "run", "--data", "nowhere"], "no data at nowhere"),
+        ([JPEGS, "--out", "run", "--data", "empty"], "no data at empty, which is empty; give the folder of"),
+        (
+            [AT_TRH, "--out", "run", "--data", "empty"],
+            "digits come with a dependency and need no data folder",
+        ),
+        ([AT_TRH, "--out", "run", "--batch-size", "1298"], "1,298 is more than the 1,297 training images"),
+        ([AT_TRH, "--out", "run", "--init", "full/letter.txt"], "letter.txt is not a readable safetensors"),
+        ([AT_TRH, "--out", ""], "argument --out: expected a folder, got an empty text"),
+        ([AT_TRH, "--out", "run", "--microbatch=4"], "--microbatch=4. Did you mean --micro-batch"),
+        (["torn.json", "--out", "run"], "no valid JSON: it is cut off at its end, in line 1"),
         (["vit_micro2.digits_linf.at_awp", "--out", "run", "--zero", "3"], "has AWP, which scales every"),
         (
             [AT_TRH, "--out", "run", "--batch-size", "10", "--micro-batch", "3"],
@@ -55,6 +71,8 @@ def test_before_torch_is_loaded(subprocess_environment, tmp_path, arguments, wor
     (tmp_path / "file").touch()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "torn.json").write_text('{"base_name": ')
     before = sorted(tmp_path.rglob("*"))
     done = run(subprocess_environment, tmp_path, *arguments)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
@@ -63,10 +81,38 @@ def test_before_torch_is_loaded(subprocess_environment, tmp_path, arguments, wor
 
 
 def test_only_rank_zero_speaks(subprocess_environment, tmp_path):
-    launched = subprocess_environment | {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     (tmp_path / "file").touch()
-    done = run(launched, tmp_path, AT_TRH, "--out", "file")
+    for rank, words in (("1", ""), ("0", "error: file is a file; choose another --out\n")):
+        launched = subprocess_environment | LAUNCHED | {"RANK": rank, "LOCAL_RANK": rank}
+        done = run(launched, tmp_path, AT_TRH, "--out", "file")
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", words)
+    done = run(launched | {"RANK": "1"}, tmp_path, AT_TRH, "--out", "run", "--zero", "4")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"MASTER_ADDR": ""}, "the environment has RANK, as a launcher sets it, but no MASTER_ADDR"),
+        ({"RANK": None, "LOCAL_RANK": ""}, "has WORLD_SIZE, as a launcher sets it, but no RANK, LOCAL_RANK"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'; expected a whole number"),
+        ({"WORLD_SIZE": "0"}, "RANK is 0; expected a number below WORLD_SIZE, which is 0"),
+    ],
+)
+def test_half_of_a_launchers_environment(monkeypatch, changed, words):
+    for name, value in (LAUNCHED | {"RANK": "0", "LOCAL_RANK": "0"} | changed).items():
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    with pytest.raises(LaunchError, match=words):
+        check_environment()
+
+
+def test_alone_or_wholly_launched(monkeypatch):
+    for name in (*LAUNCHED, "RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    check_environment()
+    for name, value in (LAUNCHED | {"RANK": "1", "LOCAL_RANK": "1"}).items():
+        monkeypatch.setenv(name, value)
+    check_environment()
 
 
 def test_good_usage_goes_on_to_torch(subprocess_environment, tmp_path):
@@ -75,7 +121,7 @@ def test_good_usage_goes_on_to_torch(subprocess_environment, tmp_path):
 
 
 def test_good_usage(tmp_path):
-    (tmp_path / "weights.safetensors").touch()
+    save_file({"weight": torch.zeros(1)}, tmp_path / "weights.safetensors")
     check(parse([AT_TRH, "--out", str(tmp_path / "a/b"), "--init", str(tmp_path / "weights.safetensors")]))
     check(parse([JPEGS, "--out", str(tmp_path / "run"), "--data", str(tmp_path)]))
 

@@ -9,75 +9,29 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import robustzoo
 from robustzoo.atomic_files import write_text
-from robustzoo.diagnostics.lambda_sweep import figure
-from robustzoo.diagnostics.lambda_sweep.measure import COLUMNS, measure
+from robustzoo.diagnostics.lambda_sweep.planning import (
+    LAMBDAS,
+    LOSSES,
+    Run,
+    SweepError,
+    check_place,
+    find_trainer,
+    plan,
+    stored_result,
+)
 from robustzoo.diagnostics.results import write_csv
-from robustzoo.registry import Recipe, recipe
 
-LOSSES = ("at", "trades")
-LAMBDAS = (1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2)  # the values that the paper searched
-BASE = "vit_micro2.digits_linf"
 TABLE, FIGURE = "lambda_sweep.csv", "lambda_sweep.png"
-_SCHEMA = "robustzoo.lambda-sweep/1"
 _LAST_LINES = 12
-
-
-class SweepError(ValueError):
-    """A sweep that cannot be run as asked."""
 
 
 class TrainingFailed(SweepError):
     """The training command of one run ended with an error."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One model of the sweep: what to train, and where it goes."""
-
-    loss: str
-    trh_lambda: float
-    overrides: dict[str, str]
-    seed: int
-    out: Path
-
-    @property
-    def name(self) -> str:
-        """Registry name of the recipe that is changed."""
-        return f"{BASE}.{self.loss}_trh"
-
-    @property
-    def folder(self) -> Path:
-        """The run folder of the training command; its log and the result lie beside it."""
-        return self.out / "runs" / f"{self.loss}_lambda{self.trh_lambda:g}"
-
-    @property
-    def result(self) -> Path:
-        return self.folder.with_suffix(self.folder.suffix + ".json")
-
-    @property
-    def log(self) -> Path:
-        return self.folder.with_suffix(self.folder.suffix + ".log")
-
-    def recipe(self) -> Recipe:
-        return recipe(self.name, self.overrides)
-
-    def identity(self) -> dict[str, Any]:
-        """What makes a stored result this run's."""
-        return {"schema": _SCHEMA, "recipe_digest": self.recipe().digest, "seed": self.seed}
-
-    def command(self, trainer: Path) -> list[str]:
-        changes = [text for key, value in self.overrides.items() for text in ("--set", f"{key}={value}")]
-        options = ["--seed", str(self.seed), "--out", str(self.folder)]
-        started = ["--resume"] if (self.folder / "config.json").exists() else []
-        return [sys.executable, str(trainer), self.name, *changes, *options, *started]
 
 
 def run_sweep(
@@ -110,13 +64,15 @@ def run_sweep(
         TrainingFailed: training ended with an error; repeat with `resume`.
     """
     out = Path(out)
-    trainer = find_trainer() if trainer is None else trainer
     runs = plan(out, losses=losses, lambdas=lambdas, steps=steps, seed=seed)
-    if out.exists() and not out.is_dir():
-        raise SweepError(f"{out} is a file; give a folder (--out DIR)")
-    if out.exists() and any(out.iterdir()) and not resume:
-        raise SweepError(f"{out} is not empty; continue its sweep with --resume, or choose another --out")
+    check_place(out, resume=resume)
+    trainer = find_trainer() if trainer is None else trainer
     known = [stored_result(run) for run in runs]  # refused before hours are spent
+
+    # Only here, and before any training: they load torch and matplotlib, and bad arguments are told at once.
+    from robustzoo.diagnostics.lambda_sweep import figure
+    from robustzoo.diagnostics.lambda_sweep.measure import COLUMNS, measure
+
     rows = []
     for number, (run, row) in enumerate(zip(runs, known, strict=True), 1):
         label = f"{number}/{len(runs)} {run.loss} lambda {run.trh_lambda:g}"
@@ -135,58 +91,6 @@ def run_sweep(
     return rows
 
 
-def plan(
-    out: Path, *, losses: Sequence[str], lambdas: Sequence[float], steps: int | None, seed: int
-) -> list[Run]:
-    """The runs of a sweep, by loss and ascending lambda.
-
-    Raises:
-        SweepError: nothing to do, a value given twice, a lambda that is not above 0, or steps below 1.
-    """
-    for what, values in (("losses", losses), ("lambdas", lambdas)):
-        if not values or len(set(values)) < len(values):
-            raise SweepError(f"{what} are {list(values)}; expected at least one, each once")
-    wrong = [value for value in lambdas if not 0 < value < float("inf")]
-    if wrong:
-        raise SweepError(
-            f"lambda {wrong[0]:g} is not above 0; without the trace it is another recipe (LOSS_base)"
-        )
-    if steps is not None and steps < 1:
-        raise SweepError(f"steps is {steps}; expected at least 1")
-    runs = []
-    for loss in losses:
-        length = {} if steps is None else _shortened(recipe(f"{BASE}.{loss}_trh"), steps)
-        for value in sorted(lambdas):
-            run = Run(loss, float(value), {"trh_lambda": repr(float(value)), **length}, seed, out)
-            run.recipe()  # a value that the recipe refuses is refused here
-            runs.append(run)
-    return runs
-
-
-def stored_result(run: Run) -> dict[str, Any] | None:
-    """The row of a finished run, None where there is none.
-
-    Raises:
-        SweepError: the file is of other settings, or no result.
-    """
-    try:
-        document = json.loads(run.result.read_text(encoding="utf-8"))
-        row = document["row"]
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise SweepError(
-            f"{run.result} is no result of a sweep ({error}); delete it to measure again"
-        ) from error
-    changed = [key for key, value in run.identity().items() if document.get(key) != value]
-    if changed:
-        raise SweepError(
-            f"{run.result} was made with another {', '.join(changed)}; repeat the sweep with the options it "
-            "was started with, or choose another --out"
-        )
-    return row
-
-
 def train(run: Run, trainer: Path) -> None:
     """Run the training command to its end, with its output in the log.
 
@@ -203,26 +107,3 @@ def train(run: Run, trainer: Path) -> None:
             + "\n".join(f"  {line}" for line in tail)
             + "\nWhen the cause is removed, repeat the command with --resume"
         )
-
-
-def find_trainer() -> Path:
-    """training/train.py beside the package.
-
-    Raises:
-        SweepError: the package is not in a checkout.
-    """
-    path = Path(robustzoo.__file__).resolve().parents[1] / "training" / "train.py"
-    if not path.is_file():
-        raise SweepError(
-            f"lambda-sweep trains models with training/train.py, which is part of the repository and not of "
-            f"the installed package ({path} does not exist). Clone the repository, install it with "
-            "pip install -e '.[train]', and run the sweep from there"
-        )
-    return path
-
-
-def _shortened(made: Recipe, steps: int) -> dict[str, str]:
-    scale = steps / made.total_steps
-    lengths = {"warmup_steps": made.warmup_steps, "attack_warmup_steps": made.attack_warmup_steps}
-    scaled = {key: str(min(steps, int(value * scale))) for key, value in lengths.items()}
-    return {"total_steps": str(steps), **scaled}

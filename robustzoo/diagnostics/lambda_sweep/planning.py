@@ -1,0 +1,185 @@
+"""What a lambda sweep trains, and whether it can be run as asked: judged before torch is loaded."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import robustzoo
+from robustzoo.registry import Recipe, catalog, recipe
+from robustzoo.registry.names import did_you_mean
+
+LOSSES = ("at", "trades")
+LAMBDAS = (1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2)  # the values that the paper searched
+BASE = "vit_micro2.digits_linf"
+_SCHEMA = "robustzoo.lambda-sweep/1"
+_LAMBDA = "expected a finite number above 0, such as 1e-3"
+
+
+class SweepError(ValueError):
+    """A sweep that cannot be run as asked."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model of the sweep: what to train, and where it goes."""
+
+    loss: str
+    trh_lambda: float
+    overrides: dict[str, str]
+    seed: int
+    out: Path
+
+    @property
+    def name(self) -> str:
+        """Registry name of the recipe that is changed."""
+        return f"{BASE}.{self.loss}_trh"
+
+    @property
+    def folder(self) -> Path:
+        """The run folder of the training command; its log and the result lie beside it."""
+        return self.out / "runs" / f"{self.loss}_lambda{self.trh_lambda!r}"
+
+    @property
+    def result(self) -> Path:
+        return self.folder.with_suffix(self.folder.suffix + ".json")
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_suffix(self.folder.suffix + ".log")
+
+    def recipe(self) -> Recipe:
+        return recipe(self.name, self.overrides)
+
+    def identity(self) -> dict[str, Any]:
+        """What makes a stored result this run's."""
+        return {"schema": _SCHEMA, "recipe_digest": self.recipe().digest, "seed": self.seed}
+
+    def command(self, trainer: Path) -> list[str]:
+        changes = [text for key, value in self.overrides.items() for text in ("--set", f"{key}={value}")]
+        options = ["--seed", str(self.seed), "--out", str(self.folder)]
+        started = ["--resume"] if (self.folder / "config.json").exists() else []
+        return [sys.executable, str(trainer), self.name, *changes, *options, *started]
+
+
+def plan(
+    out: Path, *, losses: Sequence[str], lambdas: Sequence[float], steps: int | None, seed: int
+) -> list[Run]:
+    """The runs of a sweep, by loss and ascending lambda.
+
+    Raises:
+        SweepError: nothing to do, a value given twice, an unknown loss, a lambda that is not finite and above
+            0, or steps below 1.
+    """
+    for what, values in (("losses", losses), ("lambdas", lambdas)):
+        if not values or len(set(values)) < len(values):
+            raise SweepError(f"{what} are {list(values)}; expected at least one, each once")
+    for loss in losses:
+        if loss not in catalog.LOSSES:
+            raise SweepError(
+                f"{loss!r} is no loss; expected one or more of {', '.join(catalog.LOSSES)}, with commas "
+                f"between them (--losses at,trades).{did_you_mean(loss, list(catalog.LOSSES))}"
+            )
+    for value in lambdas:
+        if not (math.isfinite(value) and value > 0):
+            without = "; without the trace it is another recipe (LOSS_base)" if value == 0 else ""
+            raise SweepError(f"lambda is {value:g}; {_LAMBDA}{without}")
+    if steps is not None and steps < 1:
+        raise SweepError(f"steps is {steps}; expected at least 1")
+    runs = []
+    for loss in losses:
+        length = {} if steps is None else _shortened(recipe(f"{BASE}.{loss}_trh"), steps)
+        for value in sorted(lambdas):
+            run = Run(loss, float(value), {"trh_lambda": repr(float(value)), **length}, seed, out)
+            run.recipe()  # a value that the recipe refuses is refused here
+            runs.append(run)
+    return runs
+
+
+def read_lambdas(text: str) -> tuple[float, ...]:
+    """The weights of the trace in a text such as "1e-4,1e-3".
+
+    Raises:
+        SweepError: a part that is no number.
+    """
+    values = []
+    for part in text.split(","):
+        try:
+            values.append(float(part))
+        except ValueError:
+            raise SweepError(
+                f"--lambdas {text!r}: {part.strip()!r} is no number; expected finite numbers above 0 with "
+                "commas between them, such as 1e-4,1e-3"
+            ) from None
+    return tuple(values)
+
+
+def read_losses(text: str) -> tuple[str, ...]:
+    """The losses in a text such as "at,trades"; `plan` judges them."""
+    return tuple(part.strip() for part in text.split(","))
+
+
+def check_place(out: Path, *, resume: bool) -> None:
+    """Raise SweepError where `out` is a file, cannot be written, or is in use and not to be resumed."""
+    place = out.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise SweepError(f"{place} is a file; give a folder (--out DIR)")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise SweepError(f"{place} is not writable; choose another --out")
+    if place == out.absolute() and any(out.iterdir()) and not resume:
+        raise SweepError(f"{out} is not empty; continue its sweep with --resume, or choose another --out")
+
+
+def stored_result(run: Run) -> dict[str, Any] | None:
+    """The row of a finished run, None where there is none.
+
+    Raises:
+        SweepError: the file is of other settings, or no result.
+    """
+    try:
+        document = json.loads(run.result.read_text(encoding="utf-8"))
+        row = document["row"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise SweepError(
+            f"{run.result} is no result of a sweep ({error}); delete it to measure again"
+        ) from error
+    changed = [key for key, value in run.identity().items() if document.get(key) != value]
+    if changed:
+        raise SweepError(
+            f"{run.result} was made with another {', '.join(changed)}; repeat the sweep with the options it "
+            "was started with, or choose another --out"
+        )
+    return row
+
+
+def find_trainer() -> Path:
+    """training/train.py beside the package.
+
+    Raises:
+        SweepError: the package is not in a checkout.
+    """
+    path = Path(robustzoo.__file__).resolve().parents[1] / "training" / "train.py"
+    if not path.is_file():
+        raise SweepError(
+            f"lambda-sweep trains models with training/train.py, which is part of the repository and not of "
+            f"the installed package ({path} does not exist). Clone the repository, install it with "
+            "pip install -e '.[train]', and run the sweep from there"
+        )
+    return path
+
+
+def _shortened(made: Recipe, steps: int) -> dict[str, str]:
+    scale = steps / made.total_steps
+    lengths = {"warmup_steps": made.warmup_steps, "attack_warmup_steps": made.attack_warmup_steps}
+    scaled = {key: str(min(steps, int(value * scale))) for key, value in lengths.items()}
+    return {"total_steps": str(steps), **scaled}

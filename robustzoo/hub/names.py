@@ -1,0 +1,59 @@
+"""What a model argument names, as far as the registry and the disk tell: nothing heavy is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from robustzoo.registry import Entry, UnknownName, entry
+from robustzoo.registry.describe import training_command
+
+_LONGEST_NAME = 200  # characters; registry names have about 40
+
+
+class NotPublished(ValueError):
+    """A name with a recipe but without published weights."""
+
+
+def registered_entry(name: str | Path) -> Entry | None:
+    """The entry of a registry name; None for what is a folder or a Hub reference.
+
+    A registry name wins over a folder of that name in the working directory: what a name means must not
+    depend on where one stands.
+    """
+    if isinstance(name, Path) or str(name).startswith(("local-dir:", "hf-hub:")):
+        return None
+    if len(str(name)) > _LONGEST_NAME and not is_folder(Path(str(name))):
+        raise UnknownName(
+            f"{shortened(name)!r} ({len(str(name))} characters) is neither a model name nor a folder; "
+            "`robustzoo ls` lists the names"
+        )
+    try:
+        return entry(name)
+    except UnknownName:
+        if name and ("/" in str(name) or is_folder(Path(str(name)))):  # Path("") is the working directory
+            return None
+        raise
+
+
+def is_folder(path: Path) -> bool:
+    """Path.is_dir, False too for what no file system takes as a path (too long, or with a null byte)."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def shortened(name: str | Path) -> str:
+    """For messages: a very long name's beginning."""
+    text = str(name)
+    return text if len(text) <= _LONGEST_NAME else f"{text[:60]}..."
+
+
+def refuse_unpublished(registered: Entry) -> None:
+    """Raise NotPublished for an entry without weights, with the command that trains them."""
+    if registered.weights is None:
+        raise NotPublished(
+            f"no weights of {registered.name} are published. Train them:\n"
+            f"  {training_command(registered.recipe, registered.name)}\n"
+            f"or build it with random weights: robustzoo.load({registered.name!r}, pretrained=False)"
+        )

@@ -1,0 +1,140 @@
+"""A resumed run against its beginning: judged from its folder, before torch is loaded, without a training."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from robustzoo import folder_lock
+from robustzoo.registry.recipes import partial
+from tests.training.small import AT_TRH, TRADES_TRH, small
+from tests.training.test_usage import LAUNCHED, run
+from training.arguments import parse
+from training.best import NO_READING, Best
+from training.resuming import check_resumed, fixed_settings
+from training.run_folder import RunFolder, RunFolderError
+
+STEPS = 4
+BEGUN = [AT_TRH, *small(STEPS)]
+
+
+def begin(path, steps: int, best: Best = NO_READING, flags: tuple[str, ...] = (), images: int | None = None):
+    """A run folder as train.py leaves it after so many steps, with a checkpoint of a few bytes."""
+    job, begun = parse([*BEGUN, *flags, "--out", str(path)]), RunFolder(path)
+    made = partial(job.recipe(), images=images)
+    fixed = fixed_settings(job, made, job.launch(made, 1))
+    data = {"training_images": images or 1147, "generated_images": 0}
+    path.mkdir()
+    begun.begin({"fixed": fixed | data, "recipe": made.to_json()})
+    if steps:
+        begun.writing(steps).mkdir()
+        (begun.writing(steps) / "weights.pt").write_bytes(b"w")
+        begun.commit(steps, best)
+    return begun
+
+
+def export(begun: RunFolder, steps: int) -> None:
+    """The parts of a model folder by which a finished export is known."""
+    made = partial(parse(BEGUN).recipe(), steps=steps)
+    begun.model.mkdir()
+    (begun.model / "config.json").write_text(json.dumps({"robustzoo": {"recipe": made.to_json()}}))
+    (begun.model / "model.safetensors").touch()
+
+
+def judge(begun: RunFolder, *flags: str, arguments=BEGUN, processes: int = 1) -> str | None:
+    return check_resumed(parse([*arguments, "--resume", "--out", str(begun.path), *flags]), begun, processes)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--seed", "7"], "seed was 0, now 7"),
+        (["--zero", "2"], "zero_stage was 1, now 2"),
+        (["--micro-batch", "4"], "micro_batch_size was 8, now 4"),
+        (["--precision", "bf16"], "precision was 'float32', now 'bf16'"),
+        (["--skip-corrupt"], "skip_corrupt was False, now True"),
+        (["--set", "trh_lambda=0.5"], r"recipe .*\+.* then, .* now; trh_lambda was 0.01, now 0.5\. Start"),
+        (["--init", "weights.safetensors"], "initial_weights was 'random', now 'weights.safetensors'"),
+        (["--max-steps", "1"], "has 2 steps done already, more than the 1 asked for: leave --max-steps out"),
+    ],
+)
+def test_other_flags_are_refused(tmp_path, flags, words):
+    with pytest.raises(RunFolderError, match=words):
+        judge(begin(tmp_path / "run", 2), *flags)
+
+
+def test_another_run_and_other_processes_are_refused(tmp_path):
+    begun = begin(tmp_path / "run", 2)
+    with pytest.raises(RunFolderError, match="loss was 'at', now 'trades'"):
+        judge(begun, arguments=[TRADES_TRH, *small(STEPS)])
+    with pytest.raises(RunFolderError, match="micro_batch_size was 8, now 4; processes was 1, now 2"):
+        judge(begun, processes=2)
+
+
+@pytest.mark.parametrize("damage", [{"fixed": 1}, {"recipe": []}, {"recipe": {"training_images": "x"}}])
+def test_a_damaged_configuration_is_refused(tmp_path, damage):
+    begun = begin(tmp_path / "run", 2)
+    begun.config.write_text(json.dumps(json.loads(begun.config.read_text()) | damage))
+    with pytest.raises(RunFolderError, match=r"config\.json .*damaged.*begin a new run in another --out"):
+        judge(begun)
+
+
+def test_an_unfinished_run_goes_on(tmp_path):
+    assert judge(begin(tmp_path / "none", 0)) is None
+    assert judge(begin(tmp_path / "two", 2)) is None
+    assert judge(begin(tmp_path / "part", 2, images=500)) is None  # which part, the data tell
+    file = ("--init", str(tmp_path / "weights.safetensors"))
+    assert judge(begin(tmp_path / "file", 2, flags=file), *file) is None
+
+
+def test_a_finished_run_is_told_once_its_model_is_there(tmp_path):
+    begun = begin(tmp_path / "run", STEPS)
+    assert judge(begun) is None  # the export is still to be done
+    export(begun, STEPS)
+    assert judge(begun).startswith(f"nothing to resume: {begun.path} has done its 4 steps, and its model is")
+    (begun.model / "model.safetensors").unlink()
+    assert judge(begun) is None
+
+
+def test_a_model_of_fewer_steps_is_exported_again(tmp_path):
+    begun = begin(tmp_path / "run", 2)
+    export(begun, 2)
+    assert judge(begun) is None
+    assert judge(begun, "--max-steps", "2") is not None
+    begun.writing(STEPS).mkdir()
+    begun.commit(STEPS)
+    assert judge(begun) is None
+
+
+def test_a_run_that_stopped_early_stays_so(tmp_path):
+    begun = begin(tmp_path / "run", 3, Best(1, 0.5, 2))
+    export(begun, 3)
+    assert judge(begun, "--early-stopping", "2") is not None
+    assert judge(begun, "--early-stopping", "3") is None
+
+
+def test_before_torch_is_loaded(subprocess_environment, tmp_path):
+    begun = begin(tmp_path / "run", STEPS)
+    export(begun, STEPS)
+    before = sorted(tmp_path.rglob("*"))
+    arguments = [*BEGUN, "--out", "run", "--resume"]
+    done = run(subprocess_environment, tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (0, "") and "nothing to resume: run has done" in done.stderr
+    done = run(subprocess_environment, tmp_path, *arguments, "--zero", "2")
+    assert (done.returncode, done.stdout) == (2, "") and "zero_stage was 1, now 2" in done.stderr
+    launched = subprocess_environment | LAUNCHED | {"RANK": "0", "LOCAL_RANK": "0"}
+    done = run(launched, tmp_path, *arguments)
+    assert done.returncode == 2 and "processes was 1, now 2" in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is held on Windows")
+def test_a_run_in_progress_is_refused(subprocess_environment, tmp_path):
+    held = folder_lock.hold(begin(tmp_path / "run", 2).path)
+    done = run(subprocess_environment, tmp_path, *BEGUN, "--out", "run", "--resume")
+    assert done.returncode == 2 and "another process is training in run; wait for it" in done.stderr
+    held.close()
+    done = run(subprocess_environment, tmp_path, *BEGUN, "--out", "run", "--resume")
+    assert done.returncode == 1 and "import of torch halted" in done.stderr

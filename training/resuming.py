@@ -1,0 +1,91 @@
+"""What a resumed run must share with its beginning, judged from its folder: nothing here loads torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from robustzoo.registry import Recipe, RecipeError, recipe
+from robustzoo.registry.recipes import partial
+from training.arguments import Job
+from training.launch import Launch
+from training.run_folder import RunFolder, RunFolderError
+
+_FROM_DATA = ("training_images", "generated_images")  # known once the data are open
+
+
+def fixed_settings(job: Job, made: Recipe, launch: Launch) -> dict[str, Any]:
+    """What must not change on --resume, as far as the command line tells."""
+    return {
+        "recipe_digest": made.digest,
+        "initial_weights": str(job.init_file or made.init),
+        "seed": job.seed,
+        "processes": launch.world_size,
+        "micro_batch_size": launch.micro_batch_size,
+        "zero_stage": launch.zero_stage,
+        "precision": launch.precision,
+        "activation_checkpointing": launch.activation_checkpointing,
+        "offload": launch.offload,
+        "compile": launch.compile,
+        "skip_corrupt": job.skip_corrupt,
+    }
+
+
+def steps_done(run: RunFolder, settings: dict[str, Any], last_step: int, *, resume: bool) -> int:
+    """`RunFolder.check`, and that a run that is to end after `last_step` steps has not gone beyond them.
+
+    Raises:
+        RunFolderError: the folder cannot be used so.
+    """
+    done = run.check(settings, resume=resume)
+    if done > last_step:
+        raise RunFolderError(
+            f"{run.path} has {done:,} steps done already, more than the {last_step:,} asked for: leave "
+            "--max-steps out or raise it, or begin a new run in another --out"
+        )
+    return done
+
+
+def check_resumed(job: Job, run: RunFolder, world_size: int) -> str | None:
+    """Compare the command line with the run it is to continue; what depends on the data is taken as it was.
+
+    Returns:
+        Why there is nothing left to do, in words; None where training goes on.
+
+    Raises:
+        RunFolderError: the folder cannot be used so. RecipeError: as `robustzoo.registry.recipe`.
+    """
+    before = run.settings()
+    then = before["recipe"]
+    same_file = {} if job.init_file is None else {"init": then.get("init")}  # its hash is compared later
+    made = recipe(job.name, (job.overrides | same_file) or None)
+    if made.training_images is None:
+        try:
+            made = partial(made, images=then.get("training_images"))
+        except RecipeError as error:
+            raise RunFolderError(
+                f"{run.config} is damaged: {error}; restore it, or begin a new run in another --out"
+            ) from error
+    of_data = {key: before["fixed"].get(key) for key in _FROM_DATA}
+    fixed = fixed_settings(job, made, job.launch(made, world_size)) | of_data
+    settings = {"fixed": fixed, "recipe": made.to_json()}
+    last_step = job.last_step(made)
+    done = steps_done(run, settings, last_step, resume=True)
+    stopped = done == last_step or run.best(done).stops(job.early_stopping)
+    if not stopped or not _exported(run.model, partial(made, steps=done)):
+        return None
+    return (
+        f"nothing to resume: {run.path} has done its {done:,} steps, and its model is {run.model}. "
+        f"`python training/export.py {run.path}` writes it again from the last checkpoint"
+    )
+
+
+def _exported(folder: Path, made: Recipe) -> bool:
+    """Whether a model folder, which is written whole or not at all, is that of this recipe."""
+    try:
+        document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        name = document["robustzoo"]["recipe"]["name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return name == made.name and (folder / "model.safetensors").is_file()
