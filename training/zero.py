@@ -82,8 +82,8 @@ def optimizer(recipe: Recipe, parameters: list[nn.Parameter], weight_decay: floa
     term of the objective, applied after clipping. AdamW's decoupled decay would be another objective.
     """
     settings = {"lr": recipe.base_lr, "weight_decay": weight_decay}
-    if get_accelerator().device_name() == "cuda":
-        settings["fused"] = True  # one pass over weights, gradients and states; other last bits
+    if get_accelerator().device_name() in ("cpu", "cuda"):
+        settings["fused"] = True  # one pass over weights, gradients and states
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(parameters, momentum=recipe.momentum, **settings)
     return torch.optim.Adam(parameters, betas=(recipe.momentum, 0.999), **settings)
