@@ -195,7 +195,7 @@ def _require_replaceable(folder: Path, overwrite: bool) -> None:
     if foreign or WEIGHTS not in content or CONFIG not in content:
         raise FolderError(
             f"{folder} is neither empty nor a model folder (it holds {', '.join(content[:4])}); "
-            "choose another path"
+            "choose another path, or move that folder away first"
         )
     if not overwrite:
         raise FolderError(
