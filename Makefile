@@ -22,7 +22,7 @@ test: $(VENV)/.installed
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
 
 test-slow: $(VENV)/.installed
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -q -m slow
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -q -m slow $(TESTS)
 
 verify-cards: $(VENV)/.installed
 	$(BIN)/robustzoo verify --all --mode replay
