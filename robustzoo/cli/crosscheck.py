@@ -7,7 +7,7 @@ import json
 import click
 
 from robustzoo.cli.json_errors import JsonErrors
-from robustzoo.cli.models import open_model
+from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import attacked_model
 
 
@@ -36,6 +36,7 @@ def crosscheck(model: str, attacks: str, data: str | None, as_json: bool, **opti
     The result is a table of agreement, not Evidence: what another package finds keeps that package's name.
     --seed is that of both sides; --workers and --micro-batch are ours alone.
     """
+    refuse_unknown(model)
     from robustzoo.evaluation.crosscheck import crosscheck as run
 
     loaded = open_model(model)

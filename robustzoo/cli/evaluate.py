@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from robustzoo.cli.json_errors import JsonErrors
-from robustzoo.cli.models import open_model
+from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import seed, workers
 
 
@@ -94,6 +94,7 @@ def evaluate(
     A bundled model's evidence is written only where --out says. An interrupted run goes on when the same
     command is given again. Under torchrun or the deepspeed launcher the ranks share the images (with --out).
     """
+    refuse_unknown(model)
     from robustzoo.evaluation.cross_norm import evaluate_threat_models
     from robustzoo.evaluation.curve import evaluate_curve
     from robustzoo.evaluation.machine import default_device

@@ -7,7 +7,7 @@ import json
 import click
 
 from robustzoo.cli.json_errors import JsonErrors
-from robustzoo.cli.models import open_model
+from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import attacked_model
 
 
@@ -20,6 +20,7 @@ def masking(model: str, data: str | None, as_json: bool, **options) -> None:
     Zero gradients, a loss that gradient steps do not raise, Square doing better than gradient attacks, and a
     clean accuracy that changes.
     """
+    refuse_unknown(model)
     from robustzoo.evaluation.masking_probe import probe_masking
 
     loaded = open_model(model)

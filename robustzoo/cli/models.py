@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from robustzoo.hub.names import refuse_unpublished, registered_entry
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -41,6 +43,17 @@ class OpenedModel:
             "this model has no dataset of its own: name one, or a folder with one sub-folder of images per "
             "class, with --data (and the threat model with --threat-model, for example linf:8/255)"
         )
+
+
+def refuse_unknown(text: str) -> None:
+    """Raise what `robustzoo.load` raises for a name without weights, before torch is loaded for it: seconds.
+
+    text: as of `open_model`.
+    """
+    if _FACTORY.fullmatch(text) is None and not text.startswith((_TIMM, _HUB)):
+        registered = registered_entry(text)
+        if registered is not None:
+            refuse_unpublished(registered)
 
 
 def open_model(text: str) -> OpenedModel:

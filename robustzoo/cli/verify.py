@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from robustzoo.cli.json_errors import BAD_INPUT, JsonErrors, error_document
+from robustzoo.cli.models import refuse_unknown
 from robustzoo.cli.options import workers
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> No
     Exit code: 0 confirmed or consistent, 1 refuted, 2 bad input, 3 inconclusive, 4 not comparable;
     of several models, the worst: 2 before 1, 4 and 3. An error of one model does not stop the others.
     """
-    from robustzoo.hub.verify import verify as run
     from robustzoo.registry import list_models
 
     names = list(models) or list_models(published_only=True)
@@ -71,7 +70,7 @@ def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> No
     codes: set[int] = set()
     try:
         for name in names:
-            report, error = _attempt(name, run, options)
+            report, error = _attempt(name, options)
             if report is not None:
                 documents.append(report.to_json())
                 rows.append((report.outcome, report.name))
@@ -97,11 +96,12 @@ def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> No
     sys.exit(next((code for code in (BAD_INPUT, 1, 4, 3) if code in codes), 0))
 
 
-def _attempt(
-    name: str, run: Callable[..., VerificationReport], options: dict[str, Any]
-) -> tuple[VerificationReport | None, Exception | None]:
+def _attempt(name: str, options: dict[str, Any]) -> tuple[VerificationReport | None, Exception | None]:
     """The report on one model, the error that the user should read, or both where only the log failed."""
     try:
+        refuse_unknown(name)
+        from robustzoo.hub.verify import verify as run
+
         return run(name, **options), None
     except Exception as error:
         # Errors of our own rooms and of the system are messages; anything else is a fault of ours and keeps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import numpy as np
@@ -139,3 +140,17 @@ def test_names_of_the_zoo_bring_their_own_data():
     opened = open_model("vit_micro2.digits_linf.at_base")
     assert (opened.name, opened.dataset, opened.folder) == (None, "digits", None)
     assert opened.data(None) == "digits" and opened.data("x") == "x"
+
+
+@pytest.mark.parametrize("command", [("evaluate",), ("verify",), ("crosscheck",), ("diagnose", "masking")])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("vit_micro2.digits_linf.at_thr", "Did you mean vit_micro2.digits_linf.at_trh"),
+        ("vit_l16.imagenet_linf.at_trh", "no weights of vit_l16.imagenet_linf.at_trh are published"),
+    ],
+)
+def test_a_name_without_weights_is_refused_before_torch_is_loaded(command, name, message):
+    code = "import sys; sys.modules['torch'] = None; from robustzoo.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, *command, name], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "") and message in done.stderr, done.stderr
