@@ -19,6 +19,7 @@ import argparse
 import importlib.util
 import json
 import platform
+import statistics
 import sys
 import tempfile
 import time
@@ -29,10 +30,12 @@ import psutil
 import torch
 
 import robustzoo
+from robustzoo.attacks.frozen import frozen
 from robustzoo.data import evaluation_subset, load_dataset
 from robustzoo.evaluation import machine
 
 PROTOCOL = "aa-standard"
+RAW_SECONDS = 10.0  # in which the bare model's speed is measured
 # Contestant -> (kind, processes, threads of each).
 CONTESTANTS = {
     "robustzoo": ("robustzoo", 1, 1),
@@ -80,7 +83,8 @@ def attack(kind: str, job: dict[str, Any]) -> dict[str, Any]:
         )
         seconds = time.perf_counter() - start
         robust = [verdict.robust for verdict in found.verdicts]
-        return {**_result(seconds, robust, counter), **_raw_speed(model, found, x)}
+        passes, size = found.doc["passes"], found.doc["micro_batch_size"]
+        return {**_result(seconds, robust, counter), "passes": passes, "micro_batch": size}
     model.validate_pixels = False  # the opponents are timed without our checks
     points = (_pyautoattack if kind == "pyautoattack" else _torchattacks)(model, x, y, eps, classes)
     seconds = time.perf_counter() - start
@@ -95,18 +99,27 @@ def _result(seconds: float, robust: list[bool] | None, counter: Counter | None) 
     return {"seconds": seconds, "robust": robust, **counts}
 
 
-def _raw_speed(model: torch.nn.Module, found: Any, x: torch.Tensor) -> dict[str, Any]:
-    """Seconds that the counted passes take at the speed of the bare model, on all workers."""
-    size, passes = found.doc["micro_batch_size"], found.doc["passes"]
+def speed(job: dict[str, Any]) -> tuple[float, float]:
+    """Seconds of a forward and a backward of a micro-batch of the bare model: medians over RAW_SECONDS."""
     torch.set_num_threads(1)
-    batch = x[:1].expand(size, *x.shape[1:]).clone()
-    forward, backward = machine.seconds_per_pass(model, batch)
-    seconds = (passes["forward"] * forward + passes["backward"] * backward) / size
-    return {
-        "micro_batch": size,
-        "passes": passes,
-        "seconds_at_raw_speed": seconds / found.doc["run"]["workers"],
-    }
+    model = robustzoo.load(job["model"])
+    batch = torch.rand(job["micro_batch"], *model.input_shape, generator=torch.Generator().manual_seed(0))
+    found, end = [], time.perf_counter() + RAW_SECONDS
+    with frozen(model):
+        while time.perf_counter() < end:
+            found.append(machine.seconds_per_pass(model, batch))
+    forwards, backwards = zip(*found, strict=True)
+    return statistics.median(forwards), statistics.median(backwards)
+
+
+def raw_seconds(job: dict[str, Any], ours: dict[str, Any]) -> float:
+    """Seconds that the passes of robustzoo take at the bare model's speed on all workers, which is measured
+    with as many processes at once: they share the machine as the workers do."""
+    measured = in_processes("speed", [{**job, "micro_batch": ours["micro_batch"]}] * job["workers"])
+    forward, backward = (statistics.mean(parts) for parts in zip(*measured, strict=True))
+    passes = ours["passes"]
+    seconds = (passes["forward"] * forward + passes["backward"] * backward) / ours["micro_batch"]
+    return seconds / job["workers"]
 
 
 def _pyautoattack(model, x, y, eps: float, classes: int) -> torch.Tensor:
@@ -134,22 +147,30 @@ def contest(name: str, job: dict[str, Any]) -> dict[str, Any]:
     """Run a contestant in new processes; the slowest counts, verdicts are joined, memory is added up."""
     kind, processes, threads = CONTESTANTS[name]
     parts = [job["indices"][i::processes] for i in range(processes)]
-    with tempfile.TemporaryDirectory() as folder:
-        children = []
-        for number, part in enumerate(parts):
-            path = Path(folder) / f"{number}.json"
-            path.write_text(json.dumps({**job, "indices": part, "threads": threads}))
-            children.append(psutil.Popen([sys.executable, __file__, "--child", kind, str(path)]))
-        peak = _watch(children)
-        if any(child.wait() for child in children):
-            raise SystemExit(f"{name} failed")
-        results = [json.loads((Path(folder) / f"{i}.json").read_text()) for i in range(processes)]
+    peaks: list[int] = []
+    results = in_processes(kind, [{**job, "indices": part, "threads": threads} for part in parts], peaks)
     robust = [False] * len(job["indices"])
     for number, result in enumerate(results):
         robust[number::processes] = result.pop("robust")
     seconds = max(result["seconds"] for result in results)
     counts = {k: sum(result[k] for result in results) for k in ("forwards", "backwards") if k in results[0]}
-    return {**results[0], **counts, "seconds": seconds, "robust": robust, "peak_mb": peak / 1e6}
+    return {**results[0], **counts, "seconds": seconds, "robust": robust, "peak_mb": peaks[0] / 1e6}
+
+
+def in_processes(kind: str, jobs: list[dict[str, Any]], peaks: list[int] | None = None) -> list[Any]:
+    """What each job gives in a process of its own, all at once; their peak memory is added to `peaks`."""
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for number, job in enumerate(jobs):
+            path = Path(folder) / f"{number}.json"
+            path.write_text(json.dumps(job))
+            children.append(psutil.Popen([sys.executable, __file__, "--child", kind, str(path)]))
+        peak = _watch(children)
+        if any(child.wait() for child in children):
+            raise SystemExit(f"{kind} failed")
+        if peaks is not None:
+            peaks.append(peak)
+        return [json.loads((Path(folder) / f"{i}.json").read_text()) for i in range(len(jobs))]
 
 
 def _watch(children: list[psutil.Popen]) -> int:
@@ -210,6 +231,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             print(f"{name}: {runs[name][-1]['seconds']:.1f} s", flush=True)
     rows = {name: sorted(found, key=lambda r: r["seconds"])[len(found) // 2] for name, found in runs.items()}
     ours = rows["robustzoo"]
+    ours["seconds_at_raw_speed"] = raw_seconds(job, ours)
     never = [i for i, robust in zip(indices, ours["robust"], strict=True) if robust]
     counted = never[: arguments.count_images]
     for name, row in rows.items():
@@ -250,7 +272,7 @@ def main() -> None:
     if arguments.child:
         kind, path = arguments.child
         job = json.loads(Path(path).read_text())
-        Path(path).write_text(json.dumps(attack(kind, job)))
+        Path(path).write_text(json.dumps(speed(job) if kind == "speed" else attack(kind, job)))
         return
     document = run(arguments)
     print(table(document))
