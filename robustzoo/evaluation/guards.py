@@ -119,7 +119,7 @@ def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True, random
             sample's logits do not depend on its batch cannot be told then, and is not checked.
 
     Raises:
-        GuardError: the forward fails; its output is not float32 (B, K) with K >= 2; rows are probabilities;
+        GuardError: the forward fails or writes into its input; its output is not float32 (B, K) with K >= 2; rows are probabilities;
             logits are not finite; two calls differ; a sample's logits depend on its batch; there is no
             gradient, or the forward that records gradients gives other logits.
     """
@@ -188,18 +188,32 @@ def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True, random
 
 def _forward(model: nn.Module, x: Tensor) -> Any:
     """The model's answer as the attacks see it where they need no gradient."""
+    given = x.clone()
     try:
         with torch.inference_mode():
-            return model(x)
+            logits = model(given)
     except Exception as error:
         raise _failure(x, error) from error
+    _check_unchanged(given, x)
+    return logits
+
+
+def _check_unchanged(given: Tensor, x: Tensor) -> None:
+    """`given` is what a forward got as a copy of x: what it writes there would move the attacked point."""
+    if not torch.equal(given, x):
+        raise GuardError(
+            "the forward changes its input in place; expected it to leave the pixels as they are, since the "
+            "attacks go on from them: use x = x - mean instead of x.sub_(mean), and likewise for mul_, clamp_ "
+            "and assignments to x[...] or x.data"
+        )
 
 
 def _failure(x: Tensor, error: Exception) -> GuardError:
     """What to say of a model that raised `error`, whatever it is, on the images x."""
+    said = str(error).strip().removesuffix(".") or type(error).__name__
     return GuardError(
         f"the model fails on a float32 batch of shape {tuple(x.shape)} in [0, 1] on {x.device}: "
-        f"{str(error) or type(error).__name__}. Expected a module from pixels to logits: wrap what it needs "
+        f"{said}. Expected a module from pixels to logits: wrap what it needs "
         "(resizing, channels, dtype) into its forward"
     )
 
@@ -217,6 +231,7 @@ def _check_gradient(model: nn.Module, x: Tensor, expected: Tensor, random: bool)
             )
     except Exception as error:
         raise _failure(x, error) from error
+    _check_unchanged(pixels.detach(), x)
     if logits.shape != expected.shape:
         raise GuardError(
             f"the model returned logits {tuple(logits.shape)} where gradients are recorded and "

@@ -24,6 +24,7 @@ from robustzoo.evaluation.guards import (
     masking_warning,
     probe_images,
 )
+from robustzoo.evaluation.machine import seconds_per_pass
 from robustzoo.evaluation.report import report
 from robustzoo.evaluation.samples import choose_samples
 
@@ -79,6 +80,50 @@ def test_a_model_that_gives_meaningless_numbers_is_refused(case, tmp_path):
         evaluate(Wrapped(change).eval(), (X, Y), "linf:0.1", "pgd-2", out=tmp_path, progress=False)
     assert word in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def writing(write, recorded_only: bool = False) -> nn.Module:
+    """A model whose forward writes into its input first, or only where gradients are recorded."""
+
+    class Writing(Wrapped):
+        def forward(self, x):
+            if x.requires_grad or not recorded_only:
+                with torch.no_grad():
+                    write(x)
+            return super().forward(x)
+
+    return Writing().eval()
+
+
+WRITES = {
+    "sub_": lambda x: x.sub_(0.01),
+    "mul_": lambda x: x.mul_(0.5),
+    "data": lambda x: x.data.add_(0.25).clamp_(0, 1),
+    "a pixel": lambda x: x[:, :, 0, 0].fill_(2.0),
+}
+
+
+@pytest.mark.parametrize("protocol", ["pgd-2", "square", "aa-rand"])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_forward_that_writes_into_its_input_is_refused(write, protocol):
+    with pytest.raises(GuardError, match=r"changes its input in place.*use x = x - "):
+        evaluate(writing(WRITES[write]), (X, Y), "linf:0.1", protocol, progress=False)
+
+
+def test_a_forward_that_writes_only_where_gradients_are_recorded_is_refused():
+    with pytest.raises(GuardError, match="changes its input in place"):
+        check_forward(writing(WRITES["mul_"], recorded_only=True), probe_images(list(X)), random=True)
+
+
+def test_the_trial_of_speed_hands_a_forward_images_of_its_own():
+    """One image expanded is a batch in one place of memory, which no forward can write to."""
+    image = X[0].clone()
+    seconds = seconds_per_pass(writing(lambda x: x.data.clamp_(0, 0.5)), image.expand(5, *image.shape))
+    assert min(seconds) >= 0
+    assert torch.equal(image, X[0])
+    clamped = evaluate(writing(lambda x: x.data.clamp_(0, 1)), (X, Y), "linf:0.1", "pgd-2", progress=False)
+    plain = evaluate(Wrapped().eval(), (X, Y), "linf:0.1", "pgd-2", progress=False)
+    assert clamped.doc["samples"] == plain.doc["samples"]
 
 
 class Changing(TensorDataset):
