@@ -8,6 +8,7 @@ robustzoo.data.)
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,6 +83,27 @@ def check_eval_mode(model: nn.Module) -> None:
         )
 
 
+def input_shape(model: nn.Module) -> tuple[int, int, int] | None:
+    """(channels, height, width) that a model states for its images in its attribute, None where it does not.
+
+    Raises:
+        GuardError: the attribute is anything but three positive integers.
+    """
+    stated = getattr(model, "input_shape", None)
+    if stated is None:
+        return None
+    sides = list(stated) if isinstance(stated, Sequence) and not isinstance(stated, str | bytes) else []
+    if len(sides) != 3 or not all(
+        isinstance(side, numbers.Integral) and not isinstance(side, bool) and side > 0 for side in sides
+    ):
+        raise GuardError(
+            f"the model's input_shape is {stated!r}; expected (channels, height, width), three positive "
+            "integers: correct the attribute, or leave it away for images of 224 x 224"
+        )
+    channels, height, width = map(int, sides)
+    return channels, height, width
+
+
 def probe_images(images: list[Tensor]) -> Tensor:
     """(4, C, H, W) images to try a model on: the first four given, or fewer and their negatives."""
     images = images[:4]
@@ -119,19 +141,15 @@ def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True, random
             sample's logits do not depend on its batch cannot be told then, and is not checked.
 
     Raises:
-        GuardError: the forward fails or writes into its input; its output is not float32 (B, K) with K >= 2; rows are probabilities;
-            logits are not finite; two calls differ; a sample's logits depend on its batch; there is no
-            gradient, or the forward that records gradients gives other logits.
+        GuardError: the model states another input_shape; the forward fails or writes into its input; its
+            output is not float32 (B, K) with K >= 2; rows are probabilities; logits are not finite; two calls
+            differ; a sample's logits depend on its batch; there is no gradient, or the forward that records
+            gradients gives other logits.
     """
-    expected = getattr(model, "input_shape", None)
-    if expected is not None and len(tuple(expected)) != 3:
+    expected = input_shape(model)
+    if expected is not None and tuple(x.shape[1:]) != expected:
         raise GuardError(
-            f"the model's input_shape is {tuple(expected)}; expected its attribute to be "
-            "(channels, height, width)"
-        )
-    if expected is not None and tuple(x.shape[1:]) != tuple(expected):
-        raise GuardError(
-            f"the images have shape {tuple(x.shape[1:])}, but the model expects {tuple(expected)} (channels, "
+            f"the images have shape {tuple(x.shape[1:])}, but the model expects {expected} (channels, "
             "height, width); expected data of the model's shape: evaluate it on the dataset it was made for. "
             "Folders of images are read as RGB: a model of one channel must reduce them in its forward"
         )
@@ -203,8 +221,8 @@ def _check_unchanged(given: Tensor, x: Tensor) -> None:
     if not torch.equal(given, x):
         raise GuardError(
             "the forward changes its input in place; expected it to leave the pixels as they are, since the "
-            "attacks go on from them: use x = x - mean instead of x.sub_(mean), and likewise for mul_, clamp_ "
-            "and assignments to x[...] or x.data"
+            "attacks go on from them: use x = x - mean instead of x.sub_(mean), and likewise for mul_, "
+            "clamp_ and assignments to x[...] or x.data"
         )
 
 

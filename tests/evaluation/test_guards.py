@@ -154,6 +154,28 @@ def test_images_of_another_shape_than_the_models_are_refused_with_both_shapes():
         evaluate(model, data, protocol="pgd-2", progress=False)
 
 
+@pytest.mark.parametrize("shape", ["big", (3, 8.0, 8), (3, 0, 8), (8, 8), 8, (True, 8, 8)])
+def test_an_input_shape_that_is_no_shape_is_refused_before_images_are_read(shape, tmp_path):
+    model = Wrapped().eval()
+    model.input_shape = shape
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.png").touch()
+    for data in ((X, Y), tmp_path):
+        with pytest.raises(GuardError) as caught:
+            evaluate(model, data, "linf:0.1", "pgd-2", progress=False)
+        assert (
+            f"input_shape is {shape!r}; expected (channels, height, width), three positive integers"
+            in str(caught.value)
+        )
+
+
+@pytest.mark.parametrize("shape", [[1, 8, 8], torch.Size([1, 8, 8]), tuple(np.array([1, 8, 8]))])
+def test_an_input_shape_may_be_any_sequence_of_whole_numbers(shape):
+    model = Wrapped().eval()
+    model.input_shape = shape
+    assert check_forward(model, probe_images(list(X))) == 3
+
+
 def test_square_alone_needs_no_gradient():
     model = Wrapped(lambda z, x: z.detach()).eval()
     assert check_forward(model, probe_images(list(X)), gradients=False) == 3
