@@ -45,6 +45,14 @@ def no_module():
     return 7
 
 
+def leaves():
+    raise SystemExit(5)
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
 constant = 3
 instance = Mean().eval()
 """
@@ -92,6 +100,7 @@ def test_a_module_of_the_file_is_taken_as_it_is(file):
         ("constant", "is a int; expected a function"),
         ("fails", r"failed: KeyError: 'weights' \(line 26\)"),
         ("needs", "failed: TypeError: .*argument"),
+        ("leaves", r"failed: SystemExit: 5 \(line 34\)"),
         ("no_module", r"returned a int; expected a torch.nn.Module from pixels"),
     ],
 )
@@ -105,12 +114,27 @@ def test_functions_that_make_no_model(file, name, words):
     [
         ("import no_such_module_here\n", r"ModuleNotFoundError.*\(line 1\)"),
         ("def f(:\n", r"SyntaxError.*line 1"),
+        ("import sys\nsys.exit(5)\n", r"cannot be imported: SystemExit: 5 \(line 2\)"),
     ],
 )
 def test_files_that_cannot_be_imported(file, source, words):
     file.write_text(source)
     with pytest.raises(ModelArgumentError, match=words):
         open_model(f"{file}:f")
+
+
+def test_a_function_that_leaves_python_is_bad_input_and_an_interrupt_stays_one(file):
+    command = ["evaluate", f"{file}:leaves", "--data", str(file.parent), "--threat-model", "linf:0.1"]
+    done = CliRunner().invoke(group, [*command, "--json"])
+    assert done.exit_code == 2 and json.loads(done.stdout)["error"] == "ModelArgumentError"
+    with pytest.raises(KeyboardInterrupt):
+        open_model(f"{file}:interrupted")
+
+
+@pytest.mark.parametrize("end", ["", ":"])
+def test_a_file_without_a_function_asks_for_one(file, end):
+    with pytest.raises(ModelArgumentError, match=r"names no function; expected FILE.py:FUNCTION"):
+        open_model(f"{file}{end}")
 
 
 def test_files_that_are_not_there_or_shadow_others(tmp_path, monkeypatch):
