@@ -94,7 +94,7 @@ def input_shape(model: nn.Module) -> tuple[int, int, int] | None:
         return None
     sides = list(stated) if isinstance(stated, Sequence) and not isinstance(stated, str | bytes) else []
     if len(sides) != 3 or not all(
-        isinstance(side, numbers.Integral) and not isinstance(side, bool) and side > 0 for side in sides
+        isinstance(side, numbers.Integral) and not isinstance(side, bool) and int(side) > 0 for side in sides
     ):
         raise GuardError(
             f"the model's input_shape is {stated!r}; expected (channels, height, width), three positive "

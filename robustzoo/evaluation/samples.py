@@ -50,7 +50,9 @@ def open_samples(data: Any, model: nn.Module, data_root: str | Path | None = Non
             return open_folder(data, recipe.image_size, recipe.image_size, recipe.channels)
         return load_dataset(recipe.dataset, data, split="test")
     shape = input_shape(model)
-    return open_data(data, data_root, **({} if shape is None else {"image_size": shape[1]}))
+    if shape is None:
+        return open_data(data, data_root)
+    return open_data(data, data_root, image_size=shape[1:])
 
 
 def choose_samples(

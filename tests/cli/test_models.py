@@ -89,6 +89,15 @@ def test_your_own_model_on_your_own_images(file, images):
     assert "does with your rights" in done.stderr
 
 
+@pytest.mark.parametrize("shape", ["(3, 8, 12)", "(3, 12, 8)"])
+def test_images_are_cropped_to_the_height_and_the_width_of_the_model(file, images, shape):
+    file.write_text(SOURCE.replace("(3, 8, 8)", shape))
+    command = ["evaluate", f"{file}:make", "--data", str(images), "--threat-model", "linf:8/255"]
+    done = CliRunner().invoke(group, [*command, "--protocol", "apgd-ce", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["counts"]["robust_correct"] == 10
+
+
 def test_a_module_of_the_file_is_taken_as_it_is(file):
     assert open_model(f"{file}:instance").name == "my_model_of_a_test.py:instance"
 
