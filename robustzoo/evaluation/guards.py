@@ -35,16 +35,19 @@ class GuardError(ValueError):
     """The model or the data would give a meaningless number; the message says what to change."""
 
 
-def check_labels(labels: Sequence[int] | np.ndarray, num_classes: int) -> None:
-    """Every class id of the data must be an output of the model.
+def check_labels(labels: Sequence[int] | np.ndarray, num_classes: int, classes: Sequence[str] = ()) -> None:
+    """Every class id of the data must be an output of the model. classes: the names, where they have some.
 
     Raises:
         GuardError: a label below 0 or at least `num_classes`.
     """
     labels = np.asarray(labels)
     for index in np.flatnonzero((labels < 0) | (labels >= num_classes))[:1]:
+        label = labels[index]
+        name = classes[label] if 0 <= label < len(classes) else str(label)
+        called = "" if name == str(label) else f" (class {name!r})"
         raise GuardError(
-            f"label of sample {index} is {labels[index]}, but the model has {num_classes} outputs: expected "
+            f"label of sample {index} is {label}{called}, but the model has {num_classes} outputs: expected "
             f"0..{num_classes - 1}. Check that model and data number the same classes in the same order, "
             "from 0"
         )
@@ -76,9 +79,10 @@ def check_eval_mode(model: nn.Module) -> None:
     """
     training = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
     if training:
+        modules = "1 module is" if len(training) == 1 else f"{len(training)} modules are"
         more = f" and {len(training) - 3} more" if len(training) > 3 else ""
         raise GuardError(
-            f"{len(training)} modules are in training mode ({', '.join(training[:3])}{more}); expected none, "
+            f"{modules} in training mode ({', '.join(training[:3])}{more}); expected none, "
             "since dropout and batch statistics change the verdicts: call model.eval() first"
         )
 

@@ -98,6 +98,17 @@ def test_images_are_cropped_to_the_height_and_the_width_of_the_model(file, image
     assert json.loads(done.stdout)["counts"]["robust_correct"] == 10
 
 
+def test_a_class_folder_beyond_the_outputs_is_named(file, images):
+    (images / "dark").rename(images / "shade")  # the last in order
+    (images / "medium").mkdir()
+    Image.new("RGB", (8, 8)).save(images / "medium" / "0.png")
+    command = ["evaluate", f"{file}:make", "--data", str(images), "--threat-model", "linf:8/255"]
+    done = CliRunner().invoke(group, [*command, "--protocol", "apgd-ce", "--json"])
+    assert done.exit_code == 2
+    words = "label of sample 7 is 2 (class 'shade'), but the model has 2 outputs"
+    assert words in json.loads(done.stdout)["message"]
+
+
 def test_a_module_of_the_file_is_taken_as_it_is(file):
     assert open_model(f"{file}:instance").name == "my_model_of_a_test.py:instance"
 

@@ -45,8 +45,8 @@ class Wrapped(nn.Module):
         return self.change(x.flatten(1) @ self.weight, x)
 
 
-def fail():
-    raise AssertionError
+def fail(*words):
+    raise AssertionError(*words)
 
 
 BAD_MODELS = {
@@ -68,6 +68,7 @@ BAD_MODELS = {
     "other with gradients": (lambda z, x: z * 2 if x.requires_grad else z, "when gradients are recorded"),
     "other where enabled": (lambda z, x: z + torch.is_grad_enabled(), "when gradients are recorded"),
     "an assertion": (lambda z, x: fail(), "shape (4, 1, 8, 8) in [0, 1] on cpu: AssertionError"),
+    "a sentence": (lambda z, x: fail("No such thing."), "on cpu: No such thing. Expected a module"),
     "failing": (lambda z, x: z @ torch.ones(7, 7), "fails on a float32 batch"),
     "infinite gradient": (lambda z, x: z + (x[:, 0, 0, :1] * 0).sqrt(), "gradient"),
 }
@@ -184,7 +185,7 @@ def test_square_alone_needs_no_gradient():
 def test_a_training_module_anywhere_is_refused():
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.1), nn.Linear(64, 3)).eval()
     model[1].train()
-    with pytest.raises(GuardError, match=r"1 modules are in training mode \(1\).*model.eval"):
+    with pytest.raises(GuardError, match=r"1 module is in training mode \(1\).*model.eval"):
         evaluate(model, (X, Y), "linf:0.1", "pgd-2", progress=False)
 
 
