@@ -64,9 +64,11 @@ def open_model(text: str) -> OpenedModel:
             arguments; "timm:NAME"; "hf-hub:OWNER/REPO[@REVISION]".
 
     Raises:
-        ModelArgumentError: the file or its function does not give a module.
+        ModelArgumentError: the file or its function does not give a module, or no function is named.
         ForeignModelError, HubError and what `robustzoo.load` raises: see there.
     """
+    if text.endswith((".py", ".py:")) and not Path(text).is_dir():
+        raise ModelArgumentError(f"{text} names no function; expected FILE.py:FUNCTION")
     match = _FACTORY.fullmatch(text)
     if match is not None:
         return OpenedModel(
@@ -104,7 +106,7 @@ def _made_by(file: Path, name: str) -> nn.Module:
             )
         try:
             made = made()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # its sys.exit is not ours, which says what happened
             raise ModelArgumentError(f"{where} failed: {_told(error, file)}") from error
     if not isinstance(made, nn.Module):
         raise ModelArgumentError(
@@ -134,7 +136,7 @@ def _imported(file: Path) -> Any:
         )
     try:
         return importlib.import_module(stem)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelArgumentError(f"{file} cannot be imported: {_told(error, file)}") from error
 
 
@@ -153,7 +155,7 @@ def _functions(file: Path) -> str:
     return ", ".join(names) or "none"
 
 
-def _told(error: Exception, file: Path) -> str:
+def _told(error: BaseException, file: Path) -> str:
     """The error and the line of the user's own file that it came through."""
     line, at = None, error.__traceback__
     while at is not None:

@@ -121,13 +121,14 @@ def open_data(
     root: str | Path | None = None,
     *,
     num_classes: int | None = None,
-    image_size: int = 224,
+    image_size: int | tuple[int, int] = 224,
     split: str = "test",
 ) -> ImageDataset:
     """Whatever holds images and labels, as an ImageDataset.
 
-    data: a name of the catalog (files in root), a folder with one folder per class (cropped to image_size), a
-    pair of tensors (x, y), a torch Dataset, or an ImageDataset, which is returned as it is.
+    data: a name of the catalog (files in root), a folder with one folder per class (cropped to image_size,
+    one number for a square or (height, width)), a pair of tensors (x, y), a torch Dataset, or an
+    ImageDataset, which is returned as it is.
     root is refused wherever nothing would be read from it, so that a folder never goes unnoticed.
     num_classes: of the model, for data that do not say. Raises DataError and MissingData.
     """

@@ -31,29 +31,33 @@ def check_augmentation(name: str) -> None:
         )
 
 
-def resize_short_side(image: Image.Image, size: int) -> Image.Image:
-    """Scale so that the shorter side has `size` pixels, with antialiased bilinear interpolation.
+def resize_to_cover(image: Image.Image, height: int, width: int) -> Image.Image:
+    """Scale so that the image just covers height x width pixels, with antialiased bilinear interpolation.
 
+    One side fits, the other is as long or longer; for a square that is the shorter side brought to its size.
     Bilinear, as in RobustBench's "Res256Crop224" (ours: the paper does not say), so that numbers compare.
     """
-    width, height = image.size
-    short = min(width, height)
-    target = (size * width // short, size * height // short)
+    if width * image.height >= height * image.width:
+        target = (width, width * image.height // image.width)
+    else:
+        target = (height * image.width // image.height, height)
     return image if target == image.size else image.resize(target, Image.Resampling.BILINEAR)
 
 
-def centre_crop(image: Image.Image, size: int) -> Image.Image:
-    """The central size x size pixels of an image at least that large."""
-    left, top = round((image.width - size) / 2), round((image.height - size) / 2)
-    return image.crop((left, top, left + size, top + size))
+def centre_crop(image: Image.Image, height: int, width: int) -> Image.Image:
+    """The central height x width pixels of an image at least that large."""
+    left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+    return image.crop((left, top, left + width, top + height))
 
 
-def random_crop(image: Image.Image, size: int, seed: int, epoch: int, sample: int) -> Image.Image:
-    """A size x size crop, uniform over all positions and keyed by (seed, epoch, sample)."""
+def random_crop(
+    image: Image.Image, height: int, width: int, seed: int, epoch: int, sample: int
+) -> Image.Image:
+    """A height x width crop, uniform over all positions and keyed by (seed, epoch, sample)."""
     ids = torch.tensor([sample])
-    left = integers(seed, ids, "data.crop.left", image.width - size + 1, (), index=epoch).item()
-    top = integers(seed, ids, "data.crop.top", image.height - size + 1, (), index=epoch).item()
-    return image.crop((left, top, left + size, top + size))
+    left = integers(seed, ids, "data.crop.left", image.width - width + 1, (), index=epoch).item()
+    top = integers(seed, ids, "data.crop.top", image.height - height + 1, (), index=epoch).item()
+    return image.crop((left, top, left + width, top + height))
 
 
 def crop_box(height: int, width: int, seed: int, epoch: int, sample: int) -> tuple[int, int, int, int]:
@@ -85,11 +89,13 @@ def random_resized_crop(x: Tensor, seed: int, epoch: int, sample: int) -> Tensor
     return resized[0].clamp_(0, 1)  # the weights of a pixel add up to 1 but for rounding
 
 
-def resized_crop(image: Image.Image, size: int, seed: int, epoch: int, sample: int) -> Image.Image:
-    """The part `crop_box` of a photograph, resized to size x size (antialiased bilinear)."""
-    top, left, height, width = crop_box(image.height, image.width, seed, epoch, sample)
-    part = image.crop((left, top, left + width, top + height))
-    return part.resize((size, size), Image.Resampling.BILINEAR)
+def resized_crop(
+    image: Image.Image, height: int, width: int, seed: int, epoch: int, sample: int
+) -> Image.Image:
+    """The part `crop_box` of a photograph, resized to height x width (antialiased bilinear)."""
+    top, left, h, w = crop_box(image.height, image.width, seed, epoch, sample)
+    part = image.crop((left, top, left + w, top + h))
+    return part.resize((width, height), Image.Resampling.BILINEAR)
 
 
 def augment(x: Tensor, recipe: Recipe, seed: int, epochs: Tensor, ids: Tensor) -> Tensor:

@@ -187,7 +187,7 @@ def evaluate(
             model, probe, gradients=protocol != "square", random=protocol == RANDOM_MODELS
         )
         if dataset.labels is not None:  # known without reading the images; else checked as they are read
-            check_labels(dataset.labels, num_classes)
+            check_labels(dataset.labels, num_classes, dataset.classes)
         work = Work(
             dataset, protocol, threat_model, num_classes, int(seed), 1, str(device), precision, compiled
         )

@@ -8,6 +8,7 @@ robustzoo.data.)
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,16 +35,19 @@ class GuardError(ValueError):
     """The model or the data would give a meaningless number; the message says what to change."""
 
 
-def check_labels(labels: Sequence[int] | np.ndarray, num_classes: int) -> None:
-    """Every class id of the data must be an output of the model.
+def check_labels(labels: Sequence[int] | np.ndarray, num_classes: int, classes: Sequence[str] = ()) -> None:
+    """Every class id of the data must be an output of the model. classes: the names, where they have some.
 
     Raises:
         GuardError: a label below 0 or at least `num_classes`.
     """
     labels = np.asarray(labels)
     for index in np.flatnonzero((labels < 0) | (labels >= num_classes))[:1]:
+        label = labels[index]
+        name = classes[label] if 0 <= label < len(classes) else str(label)
+        called = "" if name == str(label) else f" (class {name!r})"
         raise GuardError(
-            f"label of sample {index} is {labels[index]}, but the model has {num_classes} outputs: expected "
+            f"label of sample {index} is {label}{called}, but the model has {num_classes} outputs: expected "
             f"0..{num_classes - 1}. Check that model and data number the same classes in the same order, "
             "from 0"
         )
@@ -75,11 +79,33 @@ def check_eval_mode(model: nn.Module) -> None:
     """
     training = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
     if training:
+        modules = "1 module is" if len(training) == 1 else f"{len(training)} modules are"
         more = f" and {len(training) - 3} more" if len(training) > 3 else ""
         raise GuardError(
-            f"{len(training)} modules are in training mode ({', '.join(training[:3])}{more}); expected none, "
+            f"{modules} in training mode ({', '.join(training[:3])}{more}); expected none, "
             "since dropout and batch statistics change the verdicts: call model.eval() first"
         )
+
+
+def input_shape(model: nn.Module) -> tuple[int, int, int] | None:
+    """(channels, height, width) that a model states for its images in its attribute, None where it does not.
+
+    Raises:
+        GuardError: the attribute is anything but three positive integers.
+    """
+    stated = getattr(model, "input_shape", None)
+    if stated is None:
+        return None
+    sides = list(stated) if isinstance(stated, Sequence) and not isinstance(stated, str | bytes) else []
+    if len(sides) != 3 or not all(
+        isinstance(side, numbers.Integral) and not isinstance(side, bool) and int(side) > 0 for side in sides
+    ):
+        raise GuardError(
+            f"the model's input_shape is {stated!r}; expected (channels, height, width), three positive "
+            "integers: correct the attribute, or leave it away for images of 224 x 224"
+        )
+    channels, height, width = map(int, sides)
+    return channels, height, width
 
 
 def probe_images(images: list[Tensor]) -> Tensor:
@@ -119,19 +145,15 @@ def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True, random
             sample's logits do not depend on its batch cannot be told then, and is not checked.
 
     Raises:
-        GuardError: the forward fails; its output is not float32 (B, K) with K >= 2; rows are probabilities;
-            logits are not finite; two calls differ; a sample's logits depend on its batch; there is no
-            gradient, or the forward that records gradients gives other logits.
+        GuardError: the model states another input_shape; the forward fails or writes into its input; its
+            output is not float32 (B, K) with K >= 2; rows are probabilities; logits are not finite; two calls
+            differ; a sample's logits depend on its batch; there is no gradient, or the forward that records
+            gradients gives other logits.
     """
-    expected = getattr(model, "input_shape", None)
-    if expected is not None and len(tuple(expected)) != 3:
+    expected = input_shape(model)
+    if expected is not None and tuple(x.shape[1:]) != expected:
         raise GuardError(
-            f"the model's input_shape is {tuple(expected)}; expected its attribute to be "
-            "(channels, height, width)"
-        )
-    if expected is not None and tuple(x.shape[1:]) != tuple(expected):
-        raise GuardError(
-            f"the images have shape {tuple(x.shape[1:])}, but the model expects {tuple(expected)} (channels, "
+            f"the images have shape {tuple(x.shape[1:])}, but the model expects {expected} (channels, "
             "height, width); expected data of the model's shape: evaluate it on the dataset it was made for. "
             "Folders of images are read as RGB: a model of one channel must reduce them in its forward"
         )
@@ -188,18 +210,32 @@ def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True, random
 
 def _forward(model: nn.Module, x: Tensor) -> Any:
     """The model's answer as the attacks see it where they need no gradient."""
+    given = x.clone()
     try:
         with torch.inference_mode():
-            return model(x)
+            logits = model(given)
     except Exception as error:
         raise _failure(x, error) from error
+    _check_unchanged(given, x)
+    return logits
+
+
+def _check_unchanged(given: Tensor, x: Tensor) -> None:
+    """`given` is what a forward got as a copy of x: what it writes there would move the attacked point."""
+    if not torch.equal(given, x):
+        raise GuardError(
+            "the forward changes its input in place; expected it to leave the pixels as they are, since the "
+            "attacks go on from them: use x = x - mean instead of x.sub_(mean), and likewise for mul_, "
+            "clamp_ and assignments to x[...] or x.data"
+        )
 
 
 def _failure(x: Tensor, error: Exception) -> GuardError:
     """What to say of a model that raised `error`, whatever it is, on the images x."""
+    said = str(error).strip().removesuffix(".") or type(error).__name__
     return GuardError(
         f"the model fails on a float32 batch of shape {tuple(x.shape)} in [0, 1] on {x.device}: "
-        f"{str(error) or type(error).__name__}. Expected a module from pixels to logits: wrap what it needs "
+        f"{said}. Expected a module from pixels to logits: wrap what it needs "
         "(resizing, channels, dtype) into its forward"
     )
 
@@ -217,6 +253,7 @@ def _check_gradient(model: nn.Module, x: Tensor, expected: Tensor, random: bool)
             )
     except Exception as error:
         raise _failure(x, error) from error
+    _check_unchanged(pixels.detach(), x)
     if logits.shape != expected.shape:
         raise GuardError(
             f"the model returned logits {tuple(logits.shape)} where gradients are recorded and "

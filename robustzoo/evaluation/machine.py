@@ -117,7 +117,9 @@ def seconds_per_pass(
     """Seconds of one forward and of one backward of the batch `x: (B, C, H, W)`, from a short trial.
 
     The first call warms up (allocation, kernel choice) and is not counted; the faster of two others is.
+    x may be one image expanded: the model gets copies, as a forward may write into its input.
     """
+    x = x.clone(memory_format=torch.contiguous_format)
 
     def forward() -> float:
         start = time.perf_counter()

@@ -94,7 +94,7 @@ def prepared(
         dataset = open_samples(data, model, data_root)
         num_classes = check_forward(model, probe_images(read_probe(dataset)).to(place))
         if dataset.labels is not None:
-            check_labels(dataset.labels, num_classes)
+            check_labels(dataset.labels, num_classes, dataset.classes)
         subset = choose_samples(dataset, None if n is None or n >= len(dataset) else n)
         size = min(micro_batch.DEFAULT, len(subset)) if micro_batch_size is None else micro_batch_size
         ready = Prepared(

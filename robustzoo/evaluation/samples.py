@@ -21,6 +21,7 @@ from robustzoo.data import (
 )
 from robustzoo.data.datasets import LOADERS, WITHOUT_FILES
 from robustzoo.data.readers.image_folder import open_folder
+from robustzoo.evaluation.guards import input_shape
 
 
 def open_samples(data: Any, model: nn.Module, data_root: str | Path | None = None) -> ImageDataset:
@@ -35,6 +36,7 @@ def open_samples(data: Any, model: nn.Module, data_root: str | Path | None = Non
 
     Raises:
         DataError, MissingData: none of these, or files or samples that are not as they should be.
+        GuardError: the model's input_shape is no shape.
     """
     recipe = getattr(model, "recipe", None)
     folder = isinstance(data, Path) or (isinstance(data, str) and data not in LOADERS)
@@ -47,8 +49,10 @@ def open_samples(data: Any, model: nn.Module, data_root: str | Path | None = Non
             # Whole images: its images are small, and a border cut off would be a good part of them.
             return open_folder(data, recipe.image_size, recipe.image_size, recipe.channels)
         return load_dataset(recipe.dataset, data, split="test")
-    shape = getattr(model, "input_shape", None)
-    return open_data(data, data_root, **({} if shape is None else {"image_size": shape[1]}))
+    shape = input_shape(model)
+    if shape is None:
+        return open_data(data, data_root)
+    return open_data(data, data_root, image_size=shape[1:])
 
 
 def choose_samples(

@@ -46,6 +46,14 @@ def no_module():
     return 7
 
 
+def leaves():
+    raise SystemExit(5)
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
 constant = 3
 instance = Mean().eval()
 """
@@ -82,6 +90,26 @@ def test_your_own_model_on_your_own_images(file, images):
     assert "does with your rights" in done.stderr
 
 
+@pytest.mark.parametrize("shape", ["(3, 8, 12)", "(3, 12, 8)"])
+def test_images_are_cropped_to_the_height_and_the_width_of_the_model(file, images, shape):
+    file.write_text(SOURCE.replace("(3, 8, 8)", shape))
+    command = ["evaluate", f"{file}:make", "--data", str(images), "--threat-model", "linf:8/255"]
+    done = CliRunner().invoke(group, [*command, "--protocol", "apgd-ce", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["counts"]["robust_correct"] == 10
+
+
+def test_a_class_folder_beyond_the_outputs_is_named(file, images):
+    (images / "dark").rename(images / "shade")  # the last in order
+    (images / "medium").mkdir()
+    Image.new("RGB", (8, 8)).save(images / "medium" / "0.png")
+    command = ["evaluate", f"{file}:make", "--data", str(images), "--threat-model", "linf:8/255"]
+    done = CliRunner().invoke(group, [*command, "--protocol", "apgd-ce", "--json"])
+    assert done.exit_code == 2
+    words = "label of sample 7 is 2 (class 'shade'), but the model has 2 outputs"
+    assert words in json.loads(done.stdout)["message"]
+
+
 def test_a_module_of_the_file_is_taken_as_it_is(file):
     assert open_model(f"{file}:instance").name == "my_model_of_a_test.py:instance"
 
@@ -93,6 +121,7 @@ def test_a_module_of_the_file_is_taken_as_it_is(file):
         ("constant", "is a int; expected a function"),
         ("fails", r"failed: KeyError: 'weights' \(line 26\)"),
         ("needs", "failed: TypeError: .*argument"),
+        ("leaves", r"failed: SystemExit: 5 \(line 34\)"),
         ("no_module", r"returned a int; expected a torch.nn.Module from pixels"),
     ],
 )
@@ -106,12 +135,27 @@ def test_functions_that_make_no_model(file, name, words):
     [
         ("import no_such_module_here\n", r"ModuleNotFoundError.*\(line 1\)"),
         ("def f(:\n", r"SyntaxError.*line 1"),
+        ("import sys\nsys.exit(5)\n", r"cannot be imported: SystemExit: 5 \(line 2\)"),
     ],
 )
 def test_files_that_cannot_be_imported(file, source, words):
     file.write_text(source)
     with pytest.raises(ModelArgumentError, match=words):
         open_model(f"{file}:f")
+
+
+def test_a_function_that_leaves_python_is_bad_input_and_an_interrupt_stays_one(file):
+    command = ["evaluate", f"{file}:leaves", "--data", str(file.parent), "--threat-model", "linf:0.1"]
+    done = CliRunner().invoke(group, [*command, "--json"])
+    assert done.exit_code == 2 and json.loads(done.stdout)["error"] == "ModelArgumentError"
+    with pytest.raises(KeyboardInterrupt):
+        open_model(f"{file}:interrupted")
+
+
+@pytest.mark.parametrize("end", ["", ":"])
+def test_a_file_without_a_function_asks_for_one(file, end):
+    with pytest.raises(ModelArgumentError, match=r"names no function; expected FILE.py:FUNCTION"):
+        open_model(f"{file}{end}")
 
 
 def test_files_that_are_not_there_or_shadow_others(tmp_path, monkeypatch):

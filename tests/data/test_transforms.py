@@ -72,9 +72,9 @@ def test_unknown_augmentation_is_refused(images):
 def test_crops_cover_every_position():
     image = Image.new("L", (5, 6))
     image.putdata(range(30))
-    corners = {random_crop(image, 3, seed=0, epoch=e, sample=4).getpixel((0, 0)) for e in range(200)}
+    corners = {random_crop(image, 3, 3, seed=0, epoch=e, sample=4).getpixel((0, 0)) for e in range(200)}
     assert corners == {5 * top + left for top in range(4) for left in range(3)}
-    assert random_crop(image, 5, 0, 0, 0).size == (5, 5)
+    assert random_crop(image, 6, 5, 0, 0, 0).size == (5, 6)
 
 
 @settings(deadline=None)
@@ -131,7 +131,7 @@ def test_crops_of_photographs_use_the_same_box():
     expected = Image.fromarray(pixels[top : top + h, left : left + w]).resize(
         (32, 32), Image.Resampling.BILINEAR
     )
-    out = resized_crop(Image.fromarray(pixels), 32, 3, 4, 5)
+    out = resized_crop(Image.fromarray(pixels), 32, 32, 3, 4, 5)
     assert np.array_equal(np.asarray(out), np.asarray(expected))
 
 

@@ -24,6 +24,7 @@ from robustzoo.evaluation.guards import (
     masking_warning,
     probe_images,
 )
+from robustzoo.evaluation.machine import seconds_per_pass
 from robustzoo.evaluation.report import report
 from robustzoo.evaluation.samples import choose_samples
 
@@ -44,8 +45,8 @@ class Wrapped(nn.Module):
         return self.change(x.flatten(1) @ self.weight, x)
 
 
-def fail():
-    raise AssertionError
+def fail(*words):
+    raise AssertionError(*words)
 
 
 BAD_MODELS = {
@@ -67,6 +68,7 @@ BAD_MODELS = {
     "other with gradients": (lambda z, x: z * 2 if x.requires_grad else z, "when gradients are recorded"),
     "other where enabled": (lambda z, x: z + torch.is_grad_enabled(), "when gradients are recorded"),
     "an assertion": (lambda z, x: fail(), "shape (4, 1, 8, 8) in [0, 1] on cpu: AssertionError"),
+    "a sentence": (lambda z, x: fail("No such thing."), "on cpu: No such thing. Expected a module"),
     "failing": (lambda z, x: z @ torch.ones(7, 7), "fails on a float32 batch"),
     "infinite gradient": (lambda z, x: z + (x[:, 0, 0, :1] * 0).sqrt(), "gradient"),
 }
@@ -79,6 +81,50 @@ def test_a_model_that_gives_meaningless_numbers_is_refused(case, tmp_path):
         evaluate(Wrapped(change).eval(), (X, Y), "linf:0.1", "pgd-2", out=tmp_path, progress=False)
     assert word in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def writing(write, recorded_only: bool = False) -> nn.Module:
+    """A model whose forward writes into its input first, or only where gradients are recorded."""
+
+    class Writing(Wrapped):
+        def forward(self, x):
+            if x.requires_grad or not recorded_only:
+                with torch.no_grad():
+                    write(x)
+            return super().forward(x)
+
+    return Writing().eval()
+
+
+WRITES = {
+    "sub_": lambda x: x.sub_(0.01),
+    "mul_": lambda x: x.mul_(0.5),
+    "data": lambda x: x.data.add_(0.25).clamp_(0, 1),
+    "a pixel": lambda x: x[:, :, 0, 0].fill_(2.0),
+}
+
+
+@pytest.mark.parametrize("protocol", ["pgd-2", "square", "aa-rand"])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_forward_that_writes_into_its_input_is_refused(write, protocol):
+    with pytest.raises(GuardError, match=r"changes its input in place.*use x = x - "):
+        evaluate(writing(WRITES[write]), (X, Y), "linf:0.1", protocol, progress=False)
+
+
+def test_a_forward_that_writes_only_where_gradients_are_recorded_is_refused():
+    with pytest.raises(GuardError, match="changes its input in place"):
+        check_forward(writing(WRITES["mul_"], recorded_only=True), probe_images(list(X)), random=True)
+
+
+def test_the_trial_of_speed_hands_a_forward_images_of_its_own():
+    """One image expanded is a batch in one place of memory, which no forward can write to."""
+    image = X[0].clone()
+    seconds = seconds_per_pass(writing(lambda x: x.data.clamp_(0, 0.5)), image.expand(5, *image.shape))
+    assert min(seconds) >= 0
+    assert torch.equal(image, X[0])
+    clamped = evaluate(writing(lambda x: x.data.clamp_(0, 1)), (X, Y), "linf:0.1", "pgd-2", progress=False)
+    plain = evaluate(Wrapped().eval(), (X, Y), "linf:0.1", "pgd-2", progress=False)
+    assert clamped.doc["samples"] == plain.doc["samples"]
 
 
 class Changing(TensorDataset):
@@ -109,6 +155,28 @@ def test_images_of_another_shape_than_the_models_are_refused_with_both_shapes():
         evaluate(model, data, protocol="pgd-2", progress=False)
 
 
+@pytest.mark.parametrize("shape", ["big", (3, 8.0, 8), (3, 0, 8), (8, 8), 8, (True, 8, 8)])
+def test_an_input_shape_that_is_no_shape_is_refused_before_images_are_read(shape, tmp_path):
+    model = Wrapped().eval()
+    model.input_shape = shape
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.png").touch()
+    for data in ((X, Y), tmp_path):
+        with pytest.raises(GuardError) as caught:
+            evaluate(model, data, "linf:0.1", "pgd-2", progress=False)
+        assert (
+            f"input_shape is {shape!r}; expected (channels, height, width), three positive integers"
+            in str(caught.value)
+        )
+
+
+@pytest.mark.parametrize("shape", [[1, 8, 8], torch.Size([1, 8, 8]), tuple(np.array([1, 8, 8]))])
+def test_an_input_shape_may_be_any_sequence_of_whole_numbers(shape):
+    model = Wrapped().eval()
+    model.input_shape = shape
+    assert check_forward(model, probe_images(list(X))) == 3
+
+
 def test_square_alone_needs_no_gradient():
     model = Wrapped(lambda z, x: z.detach()).eval()
     assert check_forward(model, probe_images(list(X)), gradients=False) == 3
@@ -117,7 +185,7 @@ def test_square_alone_needs_no_gradient():
 def test_a_training_module_anywhere_is_refused():
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.1), nn.Linear(64, 3)).eval()
     model[1].train()
-    with pytest.raises(GuardError, match=r"1 modules are in training mode \(1\).*model.eval"):
+    with pytest.raises(GuardError, match=r"1 module is in training mode \(1\).*model.eval"):
         evaluate(model, (X, Y), "linf:0.1", "pgd-2", progress=False)
 
 

@@ -131,6 +131,13 @@ def test_bad_input(tmp_path, measured):
     assert done.exit_code == 2 and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("option", "name"), [("--png", "x.jpg"), ("--png", "x"), ("--html", "x.png")])
+def test_a_file_named_as_what_it_will_not_hold_is_refused(tmp_path, measured, option, name):
+    done = run(measured[1], option, tmp_path / name)
+    assert done.exit_code == 2 and f"{name}: expected a name that ends in" in " ".join(done.output.split())
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_of_several_reports_the_main_one_and_the_best_known(folder, measured):
     """A second Evidence in which one image that the first left robust is broken, and the reverse."""
     evidence, path = measured

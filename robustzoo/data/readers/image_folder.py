@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from robustzoo.data.image_dataset import DataError, decode, existing_root
-from robustzoo.data.readers.photographs import Photographs
+from robustzoo.data.readers.photographs import Photographs, sides
 
 _SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
 
@@ -28,8 +28,8 @@ class ImageFolder(Photographs):
         folder: Path,
         class_index: dict[str, int],
         classes: tuple[str, ...],
-        image_size: int = 224,
-        resize: int | None = 256,
+        image_size: int | tuple[int, int] = 224,
+        resize: int | tuple[int, int] | None = 256,
         channels: int = 3,
     ):
         self._folder = folder
@@ -63,11 +63,15 @@ def class_folders(folder: Path) -> list[str]:
 
 
 def open_folder(
-    root: str | Path, image_size: int = 224, resize: int | None = None, channels: int = 3
+    root: str | Path,
+    image_size: int | tuple[int, int] = 224,
+    resize: int | tuple[int, int] | None = None,
+    channels: int = 3,
 ) -> ImageFolder:
     """Anyone's images in one folder per class; labels count the folders in sorted order, from 0.
 
-    resize: short side before the centre crop (default: image_size * 256 / 224, rounded).
+    image_size: of the centre crop, one number for a square or (height, width).
+    resize: what the image is scaled to just cover before (default: image_size * 256 / 224, rounded).
     channels: 3 for RGB, 1 for grey.
     Raises MissingData where there is no such folder, DataError where it has no class folders or an empty one.
     """
@@ -76,7 +80,9 @@ def open_folder(
     if not names:
         raise DataError(f"{folder} has no folders inside; expected one folder of images per class")
     index = {name: i for i, name in enumerate(names)}
-    resize = round(image_size * 256 / 224) if resize is None else resize
+    if resize is None:
+        height, width = sides(image_size)
+        resize = round(height * 256 / 224), round(width * 256 / 224)
     return ImageFolder(
         folder.resolve().name, "test", folder, index, tuple(names), image_size, resize, channels
     )

@@ -121,6 +121,24 @@ def test_evaluation_pixels_are_those_of_torchvision(tmp_path, width, height):
         assert torch.equal(open_folder(tmp_path)[0][0], expected(image))
 
 
+@pytest.mark.parametrize("shape", [(56, 112), (112, 56), (56, 57)])
+@pytest.mark.parametrize("width, height", [(40, 30), (30, 41), (300, 100), (128, 64), (64, 128), (7, 90)])
+def test_a_crop_of_two_sides_is_the_centre_of_the_image_that_just_covers_it(tmp_path, shape, width, height):
+    save(tmp_path / "a" / "1.png", width, height)
+    h, w = (round(side * 256 / 224) for side in shape)
+    scale = max(h / height, w / width)
+    size = [int(scale * side + 1e-9) for side in (height, width)]
+    assert size[0] == h or size[1] == w
+    expected = transforms.Compose(
+        [transforms.Resize(size), transforms.CenterCrop(shape), transforms.ToTensor()]
+    )
+    with Image.open(tmp_path / "a" / "1.png") as image:
+        dataset = open_folder(tmp_path, image_size=shape)
+        assert dataset.image_shape == (3, *shape) and torch.equal(dataset[0][0], expected(image))
+    for augmentation in ("fb", "crop"):
+        assert dataset.training_item(0, 1, 0, augmentation)[0].shape == (3, *shape)
+
+
 def test_the_real_photographs(shared):
     root = shared / "data" / "imagenet_sample"
     dataset = load_dataset("imagenet", root)
