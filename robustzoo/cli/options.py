@@ -22,6 +22,17 @@ def together(*options: _Decorator) -> _Decorator:
     return add
 
 
+def ending(*endings: str) -> Callable[[click.Context, click.Parameter, Path | None], Path | None]:
+    """A check that a file to write is named as what it will hold; click.BadParameter says what it is not."""
+
+    def check(ctx: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
+        if file is not None and file.suffix.lower() not in endings:
+            raise click.BadParameter(f"{file}: expected a name that ends in {' or '.join(endings)}")
+        return file
+
+    return check
+
+
 data_root = click.option(
     "--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files."
 )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import click
+
+from robustzoo import atomic_files
+from robustzoo.cli.options import ending
 
 Record = dict[str, Any]
 
@@ -23,7 +27,13 @@ class PlotError(ValueError):
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), metavar="PNG", help="default: RUN/curves.png")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    callback=ending(".png"),
+    metavar="PNG",
+    help="default: RUN/curves.png",
+)
 def plot(run: Path, out: Path | None) -> None:
     """Draw the loss terms, accuracies and robust generalisation gap of the training in RUN."""
     records, title = read_log(run), _title(run)
@@ -89,8 +99,9 @@ def draw(records: list[Record], title: str, out: Path) -> None:
             axes.set_yscale("log")
         if values:
             axes.legend(fontsize=8)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=120, format="png")
+    stream = io.BytesIO()
+    figure.savefig(stream, dpi=120, format="png")
+    atomic_files.write_bytes(out, stream.getvalue())
 
 
 def _record(line: str) -> Record | None:

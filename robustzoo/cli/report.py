@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from robustzoo.cli.json_errors import JsonErrors
-from robustzoo.cli.options import data_root
+from robustzoo.cli.options import data_root, ending
 
 if TYPE_CHECKING:
     from robustzoo.cards.evidence import Evidence
@@ -19,27 +18,16 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-def _ending(*endings: str) -> Callable[[click.Context, click.Parameter, Path | None], Path | None]:
-    """A check that a file to write is named as what it will hold; click.BadParameter says what it is not."""
-
-    def check(ctx: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
-        if file is not None and file.suffix.lower() not in endings:
-            raise click.BadParameter(f"{file}: expected a name that ends in {' or '.join(endings)}")
-        return file
-
-    return check
-
-
 @click.command(cls=JsonErrors)
 @click.argument("evidence")
 @click.option(
     "--html",
     "html_file",
     type=_FILE,
-    callback=_ending(".html", ".htm"),
+    callback=ending(".html", ".htm"),
     help="Write one self-contained HTML file.",
 )
-@click.option("--png", "png_file", type=_FILE, callback=_ending(".png"), help="Write the figure alone.")
+@click.option("--png", "png_file", type=_FILE, callback=ending(".png"), help="Write the figure alone.")
 @click.option(
     "--data", help="Where the clean images are, for the pictures; default: the Evidence's dataset by name."
 )

@@ -48,3 +48,9 @@ def test_nothing_to_draw(tmp_path):
     (tmp_path / "metrics.jsonl").touch()
     with pytest.raises(PlotError, match="has no record yet"):
         read_log(tmp_path)
+
+
+def test_a_picture_under_another_ending_is_refused(run):
+    done = CliRunner().invoke(plot, [str(run), "--out", str(run / "curves.jpg")])
+    assert done.exit_code == 2 and "expected a name that ends in .png" in done.output
+    assert not (run / "curves.jpg").exists()
