@@ -45,7 +45,8 @@ class Curve:
         rows = [("0 (clean)", first.clean_accuracy)]
         rows += [(point.threat_model.epsilon_text, point.robust_accuracy) for point in self.points]
         title = f"{first.doc['model']['name']}, {first.threat_model.norm}, {first.doc['protocol']['name']}"
-        return "\n".join([title, f"{'epsilon':<12}accuracy", *(f"{e:<12}{a}" for e, a in rows)])
+        wide = max(len(epsilon) for epsilon, _ in rows) + 2
+        return "\n".join([title, f"{'epsilon':<{wide}}accuracy", *(f"{e:<{wide}}{a}" for e, a in rows)])
 
 
 def evaluate_curve(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -78,6 +79,16 @@ def test_files_of_a_curve_are_kept_and_used_again(linear, curve, tmp_path, monke
     monkeypatch.setattr("robustzoo.evaluation.evaluator.attack_all", lambda *_: pytest.fail("attacked again"))
     again = evaluate_curve(linear, "digits", EPSILONS, "linf:1/10", "pgd-5", out=tmp_path, **OPTIONS)
     assert [p.doc for p in again.points] == [p.doc for p in found.points]
+
+
+def test_a_long_epsilon_keeps_its_column_apart(curve):
+    point = SimpleNamespace(
+        **{n: getattr(curve.points[0], n) for n in ("doc", "clean_accuracy", "robust_accuracy")}
+    )
+    point.threat_model = SimpleNamespace(norm="linf", epsilon_text="0.33333333333333")
+    lines = type(curve).text(SimpleNamespace(points=(point,))).splitlines()
+    assert lines[1].index("accuracy") == len("0.33333333333333") + 2
+    assert lines[3].startswith("0.33333333333333  ")
 
 
 def test_the_table_of_a_curve_names_every_epsilon(curve):
