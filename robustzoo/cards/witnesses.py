@@ -170,15 +170,17 @@ class Witnesses:
         return digest.hexdigest()
 
     @classmethod
-    def load(cls, path: str | Path, sha256: str | None = None) -> Witnesses:
+    def load(cls, path: str | Path, sha256: str | None = None, count: int | None = None) -> Witnesses:
         """Read a witness file strictly.
 
         Args:
-            sha256: expected hash of the file, from the evidence; None does not check it.
+            sha256, count: expected hash of the file and number of its witnesses, from the evidence; None
+                does not check it.
 
         Raises:
             FileNotFoundError: no such file.
-            WitnessError: unreadable, another hash, truncated or corrupt, or not the layout of a witness file.
+            WitnessError: unreadable, another hash or number, truncated or corrupt, or not the layout of a
+                witness file.
         """
         import numpy as np
 
@@ -203,7 +205,7 @@ class Witnesses:
                 _check(tensors[f"ids_{kind}"], pixels, tensors[f"margins_{kind}"])
             if tensors["pixels_uint8"].shape[1:] != tensors["pixels_float32"].shape[1:]:
                 raise ValueError("points of two shapes")
-            return cls.of(
+            witnesses = cls.of(
                 np.concatenate([tensors["ids_uint8"], tensors["ids_float32"]]),  # type: ignore[arg-type]
                 [*tensors["pixels_uint8"], *tensors["pixels_float32"]],
                 np.concatenate([tensors["margins_uint8"], tensors["margins_float32"]]),  # type: ignore[arg-type]
@@ -211,6 +213,11 @@ class Witnesses:
             )
         except ValueError as error:
             raise WitnessError(f"{path} is not a witness file ({error}); {_NEXT_STEP}") from error
+        if count is not None and len(witnesses) != count:
+            raise WitnessError(
+                f"{path} holds {len(witnesses)} witnesses, the evidence names {count}; {_NEXT_STEP}"
+            )
+        return witnesses
 
 
 _NEXT_STEP = "restore the file, or make it again with `robustzoo evaluate`"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
 import click
+
+INTERRUPTED = 128 + 2  # the signal's number is 2
 
 # Subcommand -> module of this package that holds a click command of the same name.
 _COMMANDS = {
@@ -36,6 +39,14 @@ class _LazyGroup(click.Group):
         if name not in _COMMANDS:
             return None
         return getattr(importlib.import_module(f"robustzoo.cli.{_COMMANDS[name]}"), name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click, but that Ctrl-C ends with the shells' 130: click's 1 is "refuted" here."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("robustzoo: interrupted", err=True)
+            sys.exit(INTERRUPTED)
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

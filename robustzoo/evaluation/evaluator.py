@@ -227,13 +227,19 @@ def evaluate(
                 )
             if not ledger.finished:
                 line = cost_line(model, dataset[ids[0]][0], work, sum(ledger.left), workers, measured)
-                reporter.say(line, "cost")
                 try:
+                    reporter.say(line, "cost")
                     attack_all(model, work, ledger, workers, reporter, journal.append)
-                except BaseException:  # Ctrl-C too
+                except BaseException as error:
                     if place is not None and place.exists():
                         reporter.say(
                             f"what was found is kept in {place}; the same command goes on from there"
+                        )
+                    elif isinstance(error, KeyboardInterrupt):
+                        reporter.say(
+                            "nothing was kept, for there is no `out` folder"
+                            if place is None
+                            else "nothing was found yet, so nothing was kept"
                         )
                     raise
             masked = masking_warning(ledger.blind, ledger.correct)

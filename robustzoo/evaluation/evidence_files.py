@@ -128,7 +128,9 @@ def with_witnesses(path: Path) -> Evidence:
     if stated is None:
         return evidence
     try:
-        evidence.witness_set = Witnesses.load(path.with_name(stated["file"]), stated["sha256"])
+        evidence.witness_set = Witnesses.load(
+            path.with_name(stated["file"]), stated["sha256"], stated["count"]
+        )
     except FileNotFoundError as error:
         raise WitnessError(
             f"{path} names the witness file {stated['file']}, which is not beside it: restore it, or measure "

@@ -79,4 +79,4 @@ def load_witnesses(evidence: Evidence, path: Path, notes: list[str]) -> Witnesse
             "replay cannot test how many images are robust: restore it, or use mode spot or full"
         )
         return None
-    return Witnesses.load(file, stated["sha256"])
+    return Witnesses.load(file, stated["sha256"], stated["count"])

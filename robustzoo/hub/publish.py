@@ -13,6 +13,7 @@ from robustzoo.cards.model_names import public_name
 from robustzoo.cards.published import all_evidence
 from robustzoo.cards.render import render_card
 from robustzoo.cards.rendered import split_notes, with_notes
+from robustzoo.cards.witnesses import Witnesses
 from robustzoo.models.folder import read_folder, read_license, read_recipe
 from robustzoo.models.weights_file import sha256_file
 from robustzoo.registry.entries import Entry, Weights, published, write_lock
@@ -31,6 +32,7 @@ def card_text(folder: str | Path, name: str | None = None) -> str:
 
     Raises:
         CardError: no evidence in the folder, evidence of other weights, or a card that fails the lint.
+        WitnessError: a witness file that is not the one its evidence names.
     """
     folder = Path(folder)
     recipe = read_recipe(folder)
@@ -52,6 +54,7 @@ def card_text(folder: str | Path, name: str | None = None) -> str:
                 f"{evidence.doc['model']['sha256']}, the folder holds {sha256}; delete that file from "
                 f"{folder / 'evidence'} and run `robustzoo evaluate {folder}` again"
             )
+    _check_witnesses(folder)
     name = name or public_name(recipe.name, sha256)
     text = render_card(recipe, documents, sha256, read_license(folder), name=name)
     text = with_notes(text, _notes(card))
@@ -114,6 +117,14 @@ def publish_bundled(folder: str | Path) -> Entry:
     )
     write_lock([item, *(other for other in published() if other.name != item.name)])
     return item
+
+
+def _check_witnesses(folder: Path) -> None:
+    """Read what witness files are there. Raises WitnessError where one is not what its evidence says."""
+    for path in sorted((folder / "evidence").glob("*.json")):
+        stated = Evidence.load(path).doc["witnesses"]
+        if stated is not None and path.with_name(stated["file"]).is_file():
+            Witnesses.load(path.with_name(stated["file"]), stated["sha256"], stated["count"])
 
 
 def _refuse_repeated(folder: Path) -> None:

@@ -93,6 +93,14 @@ def test_other_hash_names_both(tmp_path):
         Witnesses.load(path, "0" * 64)
 
 
+def test_another_number_of_witnesses_names_both(tmp_path):
+    path, stored = tmp_path / "w", make()
+    sha256 = stored.save(path)
+    assert len(Witnesses.load(path, sha256, len(stored))) == len(stored)
+    with pytest.raises(WitnessError, match=f"holds {len(stored)} witnesses, the evidence names 99; restore"):
+        Witnesses.load(path, sha256, 99)
+
+
 def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         Witnesses.load(tmp_path / "w")

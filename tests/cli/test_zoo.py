@@ -10,7 +10,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from robustzoo.cli import group
+from robustzoo.cli import group, zoo
 from robustzoo.registry import all_names, list_models, recipe
 
 
@@ -87,3 +87,12 @@ def test_bad_input_is_one_message_and_exit_code_2(arguments, expected):
     )
     assert done.returncode == 2 and done.stdout == ""
     assert expected in done.stderr and "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_with_the_code_of_shells(monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zoo.ls, "callback", interrupted)
+    done = CliRunner().invoke(group, ["ls"])
+    assert done.exit_code == 130 and "robustzoo: interrupted" in done.output

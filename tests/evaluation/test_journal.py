@@ -162,6 +162,22 @@ def test_an_interrupted_evaluation_goes_on_and_gives_the_same_bytes(linear, tmp_
     assert "sessions" not in expected.doc["run"]
 
 
+@pytest.mark.parametrize("out", [None, "here"])
+def test_ctrl_c_before_anything_was_found_says_that_nothing_is_kept(linear, tmp_path, out):
+    events: list[dict] = []
+
+    def interrupt(message: dict) -> None:
+        events.append(message)
+        if message["event"] == "cost":
+            raise KeyboardInterrupt
+
+    place = None if out is None else tmp_path / out
+    with pytest.raises(KeyboardInterrupt):
+        run(linear, place, interrupt)
+    assert "nothing was kept" in events[-1]["text"]
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

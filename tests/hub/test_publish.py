@@ -11,6 +11,7 @@ import pytest
 import robustzoo
 from robustzoo.cards.claims import CardError, Claim
 from robustzoo.cards.published import main_evidence
+from robustzoo.cards.witnesses import WitnessError, Witnesses
 from robustzoo.hub import publish
 from robustzoo.models import HashMismatch, pixel_model, sha256_file, write_folder
 from robustzoo.registry import entries, recipe
@@ -110,6 +111,25 @@ def test_evidence_about_other_weights_makes_no_card(tmp_path):
     (folder / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
     with pytest.raises(CardError, match=sha256_file(other / "model.safetensors")):
         publish.card_text(folder)
+
+
+def test_evidence_of_more_witnesses_than_its_file_holds_makes_no_card_and_is_not_verified(tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(Path(robustzoo.__file__).parent / "bundled" / NAME, folder)
+    (path,) = (folder / "evidence").glob("*.json")
+    stated = json.loads(path.read_text())
+    file = path.with_name(stated["witnesses"]["file"])
+    kept = Witnesses.load(file)
+    few = Witnesses.of(
+        kept.ids[:2], [kept.stored(row) for row in range(2)], kept.margins[:2], kept.image_shape
+    )
+    stated["witnesses"]["sha256"] = few.save(file)
+    path.write_text(json.dumps(stated))
+    before = (folder / "README.md").read_text()
+    for use in (publish.write_card, lambda place: robustzoo.verify(f"local-dir:{place}", progress=False)):
+        with pytest.raises(WitnessError, match=f"holds 2 witnesses, the evidence names {len(kept)}"):
+            use(folder)
+    assert (folder / "README.md").read_text() == before
 
 
 def test_a_changed_recipe_is_not_published_under_a_registry_name(tmp_path, checkout):
