@@ -30,7 +30,7 @@ def all_evidence(folder: str | Path, *, validate: bool = True) -> list[Evidence]
     found = [Evidence.load(path, validate=validate) for path in paths]
     for path, evidence in zip(paths, found, strict=True):
         if problem := shard_problem(evidence.doc):
-            raise EvidenceError("shard", problem, str(path))
+            raise EvidenceError("shard", f"{problem} (the file: {path})")
     return sorted(found, key=lambda e: (e.doc["protocol"]["name"] != "aa-standard", -e.doc["counts"]["n"]))
 
 
