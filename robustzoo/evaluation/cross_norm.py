@@ -48,7 +48,14 @@ class CrossNorm:
         rows += [(str(one.threat_model), one.robust_accuracy) for one in self.evidence]
         rows.append(("all of them", self.union))
         title = f"{first.doc['model']['name']}, {first.doc['protocol']['name']}"
-        return "\n".join([title, f"{'threat model':<16}accuracy", *(f"{t:<16}{a}" for t, a in rows)])
+        return "\n".join([title, *_table(rows)])
+
+
+def _table(rows: Sequence[tuple[str, Accuracy]]) -> list[str]:
+    """The lines of the table; its first column is as wide as its longest name."""
+    head = "threat model"
+    wide = max(len(head), *(len(name) for name, _ in rows)) + 2
+    return [f"{head:<{wide}}accuracy", *(f"{name:<{wide}}{accuracy}" for name, accuracy in rows)]
 
 
 def evaluate_threat_models(

@@ -118,7 +118,7 @@ def spot(
         robust = set(robust_ids(model, work, ids, workers, reporter))
         return [i not in robust for i in ids]
 
-    return decide(survivors, bounds, broken, work.micro_batch_size * workers)
+    return decide(survivors, bounds, broken, work.micro_batch_size * workers, say=reporter.say)
 
 
 def decide(
@@ -127,6 +127,7 @@ def decide(
     broken: Callable[[Sequence[int]], Sequence[bool]],
     batch: int,
     entropy: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Spot:
     """Draw survivors without replacement, `batch` at a time, until the failures among them decide the bounds.
 
@@ -134,6 +135,7 @@ def decide(
         broken: runs the whole protocol on ids, ascending, and says for each whether it was broken.
         entropy: seed of the order of the draw; None, as in every real verification: fresh from the system,
             since a draw that the author of the claim can predict proves nothing.
+        say: is told, before each batch runs, how many are drawn by then.
     """
     size = len(survivors)
     # Failures F with which the claim's lower part holds: F <= most_failures; its upper: F >= least_failures.
@@ -150,6 +152,7 @@ def decide(
         or (failures.high <= most_failures and failures.low >= least_failures)
     ):
         ids = sorted(order[failures.drawn : failures.drawn + batch].tolist())
+        say(f"drawn {failures.drawn + len(ids)} of {size} survivors")
         failures.update(broken(ids))
     return Spot(
         size,

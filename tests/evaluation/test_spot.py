@@ -170,3 +170,9 @@ def test_five_points_too_many_on_the_bundled_digits_are_refuted(tmp_path):
     assert verify(folder, progress=False).outcome == "consistent"
     report = verify(folder, mode="spot", progress=False)
     assert (report.outcome, report.exit_code, report.parts["lower"]) == ("refuted", 1, "refuted")
+
+
+def test_each_batch_says_how_many_are_drawn() -> None:
+    said: list[str] = []
+    decide(range(10), Bounds(10), lambda ids: [False] * len(ids), 4, entropy=1, say=said.append)
+    assert said == [f"drawn {n} of 10 survivors" for n in (4, 8, 10)]
