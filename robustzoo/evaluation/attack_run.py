@@ -31,7 +31,7 @@ def attack_all(
         workers: processes; with more than one the model comes from its folder, or must be picklable.
         keep: called with every batch of findings before the ledger has it.
     """
-    pace = Pace(ledger, work.protocol, reporter)
+    pace = Pace(ledger, work.protocol, reporter, work.micro_batch_size * workers)
 
     def record(findings: list[Finding]) -> None:
         if keep is not None:

@@ -51,6 +51,7 @@ from robustzoo.evaluation.guards import (
     check_forward,
     check_labels,
     masking_warning,
+    outputs_note,
     probe_images,
     read_probe,
 )
@@ -188,6 +189,8 @@ def evaluate(
         )
         if dataset.labels is not None:  # known without reading the images; else checked as they are read
             check_labels(dataset.labels, num_classes, dataset.classes)
+        if (note := outputs_note(dataset.classes, num_classes)) is not None:
+            reporter.say(note)
         work = Work(
             dataset, protocol, threat_model, num_classes, int(seed), 1, str(device), precision, compiled
         )

@@ -53,6 +53,16 @@ def check_labels(labels: Sequence[int] | np.ndarray, num_classes: int, classes: 
         )
 
 
+def outputs_note(classes: Sequence[str], num_classes: int) -> str | None:
+    """What to say where the model has more outputs than the data have named classes; None where not."""
+    if len(classes) >= num_classes or list(classes) == [str(k) for k in range(len(classes))]:
+        return None  # numbers are no names: there, the classes are those that occur
+    return (
+        f"the model has {num_classes} outputs, the data {len(classes)} classes, {classes[0]!r} to "
+        f"{classes[-1]!r}: they are taken for the first {len(classes)} outputs, and any other answer is wrong"
+    )
+
+
 def masking_warning(blind: Mapping[str, int], attacked: int) -> str | None:
     """What to say of gradients that were zero throughout; None where that is no more than a few images.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from robustzoo.attacks.protocols import Protocol
 from robustzoo.evaluation.findings import CLEAN, Finding
@@ -12,15 +12,28 @@ from robustzoo.evaluation.progress import Reporter
 
 
 class Pace:
-    """Follows the findings of a ledger and tells a reporter."""
+    """Follows the findings of a ledger and tells a reporter.
 
-    def __init__(self, ledger: Ledger, protocol: Protocol, reporter: Reporter) -> None:
-        self._ledger, self._reporter = ledger, reporter
+    Args:
+        lanes: samples that are attacked at a time, over all processes.
+        clock: seconds since any moment.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        protocol: Protocol,
+        reporter: Reporter,
+        lanes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger, self._reporter, self._lanes, self._clock = ledger, reporter, lanes, clock
         # A backward pass takes about as long as a forward: close enough for a time that is an upper bound.
         costs = [protocol.draws, *(sum(member.passes) for member in protocol.members)]
         # What a sample costs from a stage to the end, if nothing breaks it.
         self._to_the_end = [sum(costs[stage:]) for stage in range(len(costs))]
-        self._spent, self._start = 0, time.monotonic()
+        self._spent, self._start = 0, clock()
+        self._end: float | None = None
         self._before = list(ledger.done)
         self._begun: dict[int, float] = {}
 
@@ -28,18 +41,23 @@ class Pace:
         """Report where things stand after a batch of findings, which the ledger has."""
         if not findings:
             return
-        ledger, now, stage = self._ledger, time.monotonic(), findings[-1].stage
+        ledger, now, stage = self._ledger, self._clock(), findings[-1].stage
         self._spent += sum(found.forwards + found.backwards for found in findings)
         begun = self._begun.setdefault(stage, self._start if stage == CLEAN else now)
         done = ledger.done[stage]
         seconds, fresh = now - begun, done - self._before[stage]
-        left = sum(n * cost for n, cost in zip(ledger.left, self._to_the_end, strict=True))
+        total = done + sum(ledger.left[: stage + 1])
+        # What is in the lanes has taken its time and is not counted yet. Until a batch's worth of samples is
+        # through, that is nearly everything, and the estimate from before this stage is the better one.
+        if stage != CLEAN and fresh >= min(self._lanes, total - self._before[stage]):
+            left = sum(n * cost for n, cost in zip(ledger.left, self._to_the_end, strict=True))
+            self._end = now + (now - self._start) * left / self._spent
         self._reporter.update(
             ledger.name(stage),
             done,
-            done + sum(ledger.left[: stage + 1]),
+            total,
             robust=ledger.robust,
             of=ledger.done[CLEAN],
             rate=fresh / seconds if seconds > 0 else None,
-            seconds_left=(now - self._start) * left / self._spent if self._spent else None,
+            seconds_left=None if self._end is None else max(self._end - now, 0.0),
         )

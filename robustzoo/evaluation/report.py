@@ -62,11 +62,12 @@ def _best_known(evidence: Evidence, others: Sequence[Evidence]) -> list[str]:
 
 def _classes(evidence: Evidence) -> list[str]:
     rows, title = chosen(per_class(evidence))
+    width = max(12, *(len(str(row.label)) + 1 for row in rows), len(title) + 2)
     lines = [
-        f"{title + ':':<12}{'images':>8}{'clean':>8}{'robust':>8}   95 % interval of the robust accuracy"
+        f"{title + ':':<{width}}{'images':>8}{'clean':>8}{'robust':>8}   95 % interval of the robust accuracy"
     ]
     return lines + [
-        f"{row.label:<12}{row.clean.n:>8}{row.clean.correct:>8}{row.robust.correct:>8}   "
+        f"{row.label:<{width}}{row.clean.n:>8}{row.clean.correct:>8}{row.robust.correct:>8}   "
         f"{row.robust.interval}"
         for row in rows
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -22,6 +23,7 @@ from robustzoo.evaluation.guards import (
     GuardError,
     check_forward,
     masking_warning,
+    outputs_note,
     probe_images,
 )
 from robustzoo.evaluation.machine import seconds_per_pass
@@ -461,3 +463,20 @@ def test_autocast_and_inference_mode_of_the_caller_are_suspended():
         found = evaluate(model, (X, Y), "linf:0.1", "pgd-2", progress=False)
         assert torch.is_autocast_enabled("cpu") and torch.is_inference_mode_enabled()
     assert found.deterministic_bytes() == expected.deterministic_bytes()
+
+
+def test_more_outputs_than_classes_are_told_once(tmp_path):
+    for name, level in (("dark", 20), ("light", 200)):
+        (tmp_path / name).mkdir()
+        Image.new("L", (8, 8), level).save(tmp_path / name / "0.png")
+    events: list[dict] = []
+    model = Wrapped().eval()
+    model.input_shape = (1, 8, 8)
+    evaluate(model, tmp_path, "linf:0.01", protocol="apgd-ce", progress=events.append)
+    told = [event["text"] for event in events if "outputs" in event.get("text", "")]
+    assert told == [
+        "the model has 3 outputs, the data 2 classes, 'dark' to 'light': they are taken for the first 2 "
+        "outputs, and any other answer is wrong"
+    ]
+    assert outputs_note(("a", "b", "c"), 3) is None
+    assert outputs_note(("0", "1"), 3) is None  # of tensors: the labels that occur
