@@ -27,6 +27,10 @@ def write_by(path: str | Path, write: Callable[[Path], object]) -> None:
         if path.exists():
             temporary.chmod(path.stat().st_mode & 0o777)
         temporary.replace(path)
+    except OSError as error:
+        if error.filename is None:  # of a full disk, for example
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     sync(path.parent)

@@ -101,6 +101,11 @@ def parse(argv: Sequence[str] | None = None) -> Job:
     given = _parser().parse_args(argv)
     overrides = parse_assignments(given.set)
     if given.batch_size is not None:
+        if overrides.get("batch_size", str(given.batch_size)) != str(given.batch_size):
+            raise RecipeError(
+                f"--batch-size {given.batch_size} and --set batch_size={overrides['batch_size']} contradict "
+                "each other; leave one of them out"
+            )
         overrides["batch_size"] = str(given.batch_size)
     key, colon, folder = (given.data or "").partition(":")
     if colon and key in DATASETS:  # another data set than the recipe's, asked for in words
@@ -269,7 +274,7 @@ def _positive(text: str) -> int:
 
 def _count(text: str) -> int:
     if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
     return int(text)
 
 

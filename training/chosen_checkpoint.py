@@ -42,6 +42,10 @@ def chosen(run: RunFolder, *, best: bool) -> tuple[int, Path]:
     step = run.best(step).step
     if step == 0:
         raise RunFolderError(f"{run.path} has no validation yet, and so no best checkpoint; train on")
+    if not run.checkpoint(step).is_dir():
+        raise RunFolderError(
+            f"the best checkpoint, {run.checkpoint(step)}, is not there; restore it, or leave out --best"
+        )
     return step, run.model_best
 
 

@@ -30,19 +30,29 @@ class CheckpointNotWritten(RuntimeError):
 
 
 class TrainingStopped(RuntimeError):
-    """A training that had begun and has ended early: the reason, what is kept, and the command to go on."""
+    """A training that had begun and has ended early: the reason, what is kept, and the command to go on.
+
+    status: that of the process; after a signal as a shell counts it.
+    """
+
+    def __init__(self, words: str, status: int = 1) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class _Terminated(BaseException):
+    """SIGTERM came."""
 
 
 @contextmanager
 def told(run: RunFolder, group: Processes):
     """Turn what can end a training that has begun into a `TrainingStopped` in words.
 
-    Anything else is a fault of ours and keeps its traceback; how to go on is told in any case, also where a
-    scheduler ends the process (SIGTERM).
+    Anything else is a fault of ours and keeps its traceback; how to go on is told in any case.
 
     Raises:
-        TrainingStopped: unreadable data, a full disk, divergence, a failed export, a lost process.
-        SystemExit: terminated.
+        TrainingStopped: unreadable data, a full disk, divergence, a failed export, a lost process, Ctrl-C,
+            SIGTERM.
     """
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -59,6 +69,12 @@ def told(run: RunFolder, group: Processes):
             raise
         reason = f"another of the {group.world_size} processes has ended; its own words tell why ({error})"
         raise TrainingStopped(_words(" ".join(reason.split()), run, group)) from error
+    except KeyboardInterrupt as error:
+        raise TrainingStopped(_words("interrupted", run, group), 128 + signal.SIGINT) from error
+    except _Terminated as error:
+        lost = ", or of a launcher that has lost another process" if group.world_size > 1 else ""
+        reason = f"ended by SIGTERM, the signal of a scheduler{lost}"
+        raise TrainingStopped(_words(reason, run, group), 128 + signal.SIGTERM) from error
     except BaseException:
         say(how_to_go_on(run, group))
         raise
@@ -84,7 +100,7 @@ def how_to_go_on(run: RunFolder, group: Processes) -> str:
 
 
 def _terminate(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)  # as a shell counts it
+    raise _Terminated
 
 
 def _words(reason: str, run: RunFolder, group: Processes) -> str:

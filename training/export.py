@@ -71,9 +71,10 @@ def export_run(run: RunFolder, *, best: bool = False) -> tuple[Path, int, str]:
         The model folder, the optimizer steps done, and the SHA-256 of the weights.
 
     Raises:
-        RunFolderError: no run or no whole checkpoint there, or no validation yet.
+        RunFolderError: no run or no whole checkpoint there, a damaged one, or no validation yet.
     """
     step, folder = chosen(run, best=best)
+    run.check_intact(step)
     recipe = Recipe.from_json(run.settings()["recipe"])
     weights = checkpoint_weights(run.checkpoint(step))
     return folder, step, export_model(folder, partial(recipe, steps=step), weights)
@@ -132,6 +133,9 @@ def main(argv: list[str] | None = None) -> int:
     except (RunFolderError, ExportError, FolderError, RecipeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"error: {given.run} cannot be read, or its model written: {error}", file=sys.stderr)
+        return 1
     print(f"{folder}: weights after {step:,} steps, sha256 {digest}")
     return 0
 

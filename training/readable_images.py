@@ -54,6 +54,7 @@ class ReadableImages(ImageDataset):
             say(f"skipped, the next readable image stands in: {error}")
             if len(self.skipped) > max(1, MOST_SKIPPED * len(self)):
                 raise DataError(
-                    f"{len(self.skipped)} of {len(self):,} images cannot be read, more than --skip-corrupt "
-                    f"passes over; the last: {error}"
+                    f"{len(self.skipped)} of {len(self):,} images cannot be read, more than the "
+                    f"{MOST_SKIPPED:.0%} that --skip-corrupt passes over; mend or remove them. "
+                    f"The last: {error}"
                 ) from error

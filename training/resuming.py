@@ -72,11 +72,12 @@ def check_resumed(job: Job, run: RunFolder, world_size: int) -> str | None:
     settings = {"fixed": fixed, "recipe": made.to_json()}
     last_step = job.last_step(made)
     done = steps_done(run, settings, last_step, resume=True)
-    stopped = done == last_step or run.best(done).stops(job.early_stopping)
-    if not stopped or not _exported(run.model, partial(made, steps=done)):
+    early = done < last_step and run.best(done).stops(job.early_stopping)
+    if not (done == last_step or early) or not _exported(run.model, partial(made, steps=done)):
         return None
+    what = f"was ended by --early-stopping after {done:,} steps" if early else f"has done its {done:,} steps"
     return (
-        f"nothing to resume: {run.path} has done its {done:,} steps, and its model is {run.model}. "
+        f"nothing to resume: {run.path} {what}, and its model is {run.model}. "
         f"`python training/export.py {run.path}` writes it again from the last checkpoint"
     )
 

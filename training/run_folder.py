@@ -13,6 +13,7 @@ any moment leaves the previous checkpoint, or the new one, and never a part of o
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -171,8 +172,10 @@ class RunFolder:
         files = [path for path in written.iterdir() if path.is_file()]
         for path in files:
             atomic_files.sync(path)
-        sizes = {path.name: path.stat().st_size for path in sorted(files)}
-        manifest = {"step": step, "best": asdict(best), "files": sizes}
+        described = {
+            path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in sorted(files)
+        }
+        manifest = {"step": step, "best": asdict(best), "files": described}
         atomic_files.write_text(written / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
         if final.exists():
             self._discard(final)
@@ -203,6 +206,31 @@ class RunFolder:
         whole = [step for step in self._steps() if self._is_whole(step)]
         return whole[-1] if whole else None
 
+    def check_intact(self, step: int) -> None:
+        """Read the checkpoint after `step` steps, every byte.
+
+        Raises:
+            RunFolderError: it is not there, or a file of it is not the one that was written.
+        """
+        folder = self.checkpoint(step)
+        if not self._is_whole(step):
+            raise RunFolderError(
+                f"the checkpoint {folder} is missing, or files of it are; restore it, or take the newest one"
+            )
+        for name, file in self._files(step).items():
+            if _sha256(folder / name) != file["sha256"]:
+                raise RunFolderError(
+                    f"{folder / name} is damaged: it has not the sha256 it was written with; restore it, or "
+                    f"delete {folder} to go on from the checkpoint before"
+                )
+
+    def _files(self, step: int) -> dict[str, Any]:
+        """The files of a checkpoint as its manifest describes them."""
+        files: dict[str, Any] = json.loads((self.checkpoint(step) / _MANIFEST).read_text(encoding="utf-8"))[
+            "files"
+        ]
+        return files
+
     def _steps(self) -> list[int]:
         names = [path.name for path in self.checkpoints.glob("step_*") if path.is_dir()]
         return sorted(int(name.removeprefix("step_")) for name in names)
@@ -210,9 +238,9 @@ class RunFolder:
     def _is_whole(self, step: int) -> bool:
         folder = self.checkpoint(step)
         try:
-            files = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))["files"]
-            return all((folder / name).stat().st_size == size for name, size in files.items())
-        except (OSError, ValueError, KeyError):
+            files = self._files(step).items()
+            return all((folder / name).stat().st_size == file["bytes"] for name, file in files)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return False
 
     def _discard(self, folder: Path) -> None:
@@ -221,6 +249,14 @@ class RunFolder:
         shutil.rmtree(doomed, ignore_errors=True)
         folder.replace(doomed)
         shutil.rmtree(doomed)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any], changed: list[str]) -> str:

@@ -18,9 +18,11 @@ docs/training.md.
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import shutil
+import signal
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: `t
 from training.usage import leave_early
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while this imports, Ctrl-C needs no traceback
     leave_early()  # at once where there is nothing to do: what is imported below takes seconds
 
 from contextlib import nullcontext
@@ -101,6 +104,7 @@ def train(job: Job) -> None:
     take_step = Step(objective, model, engine, passes, group, average, job.seed)
     torch.manual_seed(job.seed + 1 + group.rank)  # for dropout and stochastic depth
     if done:
+        group.decide(lambda: run.check_intact(done))
         zero.load_state(engine, run.checkpoint(done), group.rank, average)
     group.decide(run.claim)
     if group.is_main:
@@ -143,8 +147,11 @@ def train(job: Job) -> None:
             if not last and all(done % n for n in (job.log_every, validate_every, checkpoint_every)):
                 continue
             images_per_second, seconds_left = clock.read(done)
+            l2 = zero.l2_term(engine, objective)
+            if not math.isfinite(l2):  # the weights after the update, which no loss has seen yet
+                raise ends.NonFiniteLoss(diverged(done, outcome, l2))
             record = outcome.terms | {
-                "l2": zero.l2_term(engine, objective),
+                "l2": l2,
                 "learning_rate": rate,
                 "trh_lambda": objective.trh_lambda(step),
                 "epsilon": objective.threat_model(step).eps,
@@ -172,6 +179,11 @@ def train(job: Job) -> None:
             metrics.close()
             exported = partial(recipe, steps=done)
             digest = export_model(run.model, exported, weights)
+            if best.stops(job.early_stopping):
+                say(
+                    f"--early-stopping {job.early_stopping} ends the run: {best.readings_since} readings "
+                    f"without a higher robust accuracy than after step {best.step:,}"
+                )
             if exported != recipe:
                 say(f"stopped after {done:,} of {recipe.total_steps:,} steps: the model is {exported.name}")
             say(f"exported {run.model} (model.safetensors sha256 {digest})")
@@ -246,9 +258,13 @@ def snapshot(job: Job, data: TrainingData, launch: Launch) -> dict[str, Any]:
     }
 
 
-def diverged(step: int, outcome: Outcome) -> str:
-    """The last words of a run whose loss or gradient is no number."""
+def diverged(step: int, outcome: Outcome, l2: float | None = None) -> str:
+    """The last words of a run whose loss, gradient or weights are no numbers.
+
+    l2: of the weights, where it was measured.
+    """
     terms = ", ".join(f"{name} {value:.4g}" for name, value in outcome.terms.items())
+    terms += "" if l2 is None else f", l2 {l2:.4g} after the update"
     return (
         f"not finite at step {step}: {terms}, gradient norm {outcome.gradient_norm:.4g}. Resumed, the run "
         "comes to the same step: try a lower rate (--set base_lr=X), a longer warm-up (--set warmup_steps=N) "
@@ -257,12 +273,18 @@ def diverged(step: int, outcome: Outcome) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Status 0: trained and exported; 1: begun and ended early; 2: refused. The reason is told in words."""
+    """Status 0: trained and exported; 1: begun and ended early (130: by Ctrl-C, 143: by SIGTERM); 2: refused.
+
+    The reason is told in words.
+    """
     try:
         train(parse(argv))
     except ends.TrainingStopped as error:
         say(f"error: {error}")  # on the process where it happened: the others know no more
-        return 1
+        return error.status
+    except KeyboardInterrupt:
+        say("error: interrupted before the first step; nothing is lost")
+        return 128 + signal.SIGINT
     except REFUSALS as error:
         if os.environ.get("RANK", "0") == "0":
             say(f"error: {error}")
@@ -271,4 +293,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     leave(main())

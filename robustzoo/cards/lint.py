@@ -116,7 +116,7 @@ def _body(text: str, block: dict[str, Any], claims: Sequence[Claim]) -> Iterator
     if isinstance(sha256, str) and sha256 not in body:
         yield "the text does not state the sha256 of the weights"
     name = claims[0].model_name
-    place = name if stated_name(text, name) is None else "local-dir:FOLDER"
+    place = name if stated_name(text, name) is None and "+" not in name else "local-dir:FOLDER"
     if f'robustzoo.load("{place}")' not in body:
         yield f'the text does not say how to load the model: robustzoo.load("{place}")'
     yield from differences(text, claims, sha256 if isinstance(sha256, str) else None)

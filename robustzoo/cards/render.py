@@ -62,7 +62,7 @@ def render_card(
         _require_same_model(recipe, document, weights_sha256)
     claims = [Claim.from_evidence(document) for document in documents]
     name = recipe.name if name is None else name
-    place = recipe.name if name == recipe.name else "FOLDER"
+    place = recipe.name if name == recipe.name == recipe.base_name else "FOLDER"
     lowest = best_known(documents)
     data = card_data(
         recipe,

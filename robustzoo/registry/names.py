@@ -149,7 +149,10 @@ def _not_in(noun: str, value: str, known: Iterable[str], usable: Container[str] 
 def _unknown(text: str, problem: str) -> UnknownName:
     name, changed, _ = text.partition("+")
     if changed:
-        problem = "a changed recipe is not rebuilt from its name: pass its JSON file, or the name with --set"
+        problem = (
+            "a changed recipe is not rebuilt from its name: give the model's folder, or to train or show it "
+            "its JSON file, or the name with --set"
+        )
     names = all_names()
     near = did_you_mean(name, names)
     return UnknownName(

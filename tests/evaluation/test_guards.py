@@ -470,8 +470,8 @@ def test_more_outputs_than_classes_are_told_once(tmp_path):
         (tmp_path / name).mkdir()
         Image.new("L", (8, 8), level).save(tmp_path / name / "0.png")
     events: list[dict] = []
-    model = Wrapped().eval()
-    model.input_shape = (1, 8, 8)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3)).eval()
+    model.input_shape = (3, 8, 8)
     evaluate(model, tmp_path, "linf:0.01", protocol="apgd-ce", progress=events.append)
     told = [event["text"] for event in events if "outputs" in event.get("text", "")]
     assert told == [

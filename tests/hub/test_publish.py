@@ -14,7 +14,7 @@ from robustzoo.cards.published import main_evidence
 from robustzoo.cards.witnesses import WitnessError, Witnesses
 from robustzoo.hub import publish
 from robustzoo.models import HashMismatch, pixel_model, sha256_file, write_folder
-from robustzoo.registry import entries, recipe
+from robustzoo.registry import UnknownName, entries, recipe
 
 NAME = "vit_micro2.digits_linf.at_base"
 
@@ -81,6 +81,17 @@ def test_a_card_written_anew_keeps_the_authors_notes_and_names_other_weights_by_
     publish.write_card(folder)
     assert card.read_text() == text
     assert robustzoo.verify(folder, progress=False).exit_code in (0, 3)
+
+
+def test_the_card_of_a_changed_recipe_says_to_give_its_folder(tmp_path):
+    folder = evaluated(tmp_path / "run", overrides={"base_lr": 0.5})
+    card = publish.write_card(folder).read_text()
+    assert 'robustzoo.load("local-dir:FOLDER")' in card and "robustzoo verify FOLDER --mode spot" in card
+    assert f"verify {NAME}" not in card
+    assert robustzoo.verify(f"local-dir:{folder}", progress=False).outcome == "consistent"
+    changed = robustzoo.load(f"local-dir:{folder}").recipe.name
+    with pytest.raises(UnknownName, match="is not rebuilt from its name: give the model's folder"):
+        robustzoo.load(changed)
 
 
 def test_a_copy_of_an_evidence_is_named(tmp_path):

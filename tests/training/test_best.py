@@ -102,11 +102,13 @@ def test_the_best_checkpoint_is_kept_and_exported(train, tmp_path, weights, read
     assert largest_difference(weights(run.model), weights(run.model_best)) > 0
 
 
-def test_stopped_early_and_resumed(train, tmp_path, weights, readings):
+def test_stopped_early_and_resumed(train, tmp_path, weights, readings, capsys):
     """The count of readings without gain goes on after a resume; a run that has stopped stays so."""
     arguments = [*ARGUMENTS, "--early-stopping", "2"]
     readings(0.1, 0.3, 0.2, 0.3, 0.9)
     assert train([*arguments, "--out", str(tmp_path / "whole")]) == 0
+    words = "--early-stopping 2 ends the run: 2 readings without a higher robust accuracy than after step 2\n"
+    assert words in capsys.readouterr().err
     assert RunFolder(tmp_path / "whole").latest_step() == 4
     assert read_folder(tmp_path / "whole/model").recipe.stop_after == 4
 
@@ -119,6 +121,17 @@ def test_stopped_early_and_resumed(train, tmp_path, weights, readings):
     readings()  # none is asked for
     assert train([*cut, "--resume"]) == 0
     assert largest_difference(weights(tmp_path / "cut/model"), weights(tmp_path / "whole/model")) == 0
+
+
+def test_the_best_checkpoint_is_gone(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    run.begin({"fixed": {}, "recipe": recipe(AT_TRH).to_json()})
+    for step in (1, 2):
+        run.writing(step).mkdir()
+        run.commit(step, Best(1, 0.5))
+    run.checkpoint(1).rename(tmp_path / "elsewhere")
+    with pytest.raises(RunFolderError, match=r"step_00000001, is not there; restore it, or leave out --best"):
+        export.export_run(run, best=True)
 
 
 def test_no_best_without_a_reading(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import resource
 import signal
 import sys
@@ -214,15 +215,67 @@ def test_a_scheduler_that_ends_the_run(train, tmp_path, capsys, monkeypatch, wei
         return step(engine)
 
     before = signal.getsignal(signal.SIGTERM)
-    status = None
     with monkeypatch.context() as patch:
         patch.setattr(zero, "optimizer_step", preempted)
-        try:
-            train([*ARGUMENTS, "--out", str(run.path)])
-        except SystemExit as ended:  # not `raises`, which would keep the run's lock with the traceback
-            status = ended.code
+        status = train([*ARGUMENTS, "--out", str(run.path)])
     gc.collect()
     assert status == 143 and signal.getsignal(signal.SIGTERM) == before
-    assert f"kept: {run.checkpoint(2)}\nresume: python " in capsys.readouterr().err
+    words = f"error: ended by SIGTERM, the signal of a scheduler\nkept: {run.checkpoint(2)}\nresume: python "
+    assert words in capsys.readouterr().err
     assert train([*ARGUMENTS, "--out", str(run.path), "--resume"]) == 0
     assert largest_difference(weights(run.model), whole) == 0
+
+
+def test_ctrl_c(train, tmp_path, capsys, monkeypatch):
+    run, step = RunFolder(tmp_path / "run"), zero.optimizer_step
+    calls = []
+
+    def interrupted(engine):
+        calls.append(engine)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return step(engine)
+
+    monkeypatch.setattr(zero, "optimizer_step", interrupted)
+    assert train([*ARGUMENTS, "--out", str(run.path)]) == 130
+    words = f"error: interrupted\nkept: {run.checkpoint(2)}\nresume: python "
+    assert words in capsys.readouterr().err
+
+
+def test_weights_that_are_no_numbers_after_the_last_step(train, tmp_path, capsys):
+    """The loss of that step is one: it was computed before the update."""
+    run = RunFolder(tmp_path / "run")
+    huge = ["--set", "base_lr=1e30", "--max-steps", "1"]
+    assert train([*ARGUMENTS, *huge, "--out", str(run.path)]) == 1
+    said = capsys.readouterr().err
+    assert re.search("error: not finite at step 1: .*, l2 (inf|nan) after the update, gradient norm", said)
+    assert run.latest_step() is None and not run.model.exists()
+    assert "Infinity" not in run.metrics.read_text() and "NaN" not in run.metrics.read_text()
+
+
+def test_a_checkpoint_with_other_bytes_is_refused(train, tmp_path, capsys):
+    run = RunFolder(tmp_path / "run")
+    assert train([*ARGUMENTS, "--max-steps", "2", "--out", str(run.path)]) == 0
+    before = sorted(run.model.iterdir()), (run.model / "model.safetensors").read_bytes()
+    (file,) = run.checkpoint(2).glob("mp_rank_00_model_states.pt")
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 100] = bytes(byte ^ 0xFF for byte in content[middle : middle + 100])
+    file.write_bytes(content)
+    words = f"error: {file} is damaged: it has not the sha256 it was written with; restore it, or delete"
+    capsys.readouterr()
+    assert export.main([str(run.path)]) == 2 and words in capsys.readouterr().err
+    assert train([*ARGUMENTS, "--max-steps", "3", "--out", str(run.path), "--resume"]) == 2
+    assert words in capsys.readouterr().err
+    assert (sorted(run.model.iterdir()), (run.model / "model.safetensors").read_bytes()) == before
+
+
+def test_a_full_disk_while_exporting_names_the_folder(train, tmp_path, capsys, full_disk):
+    run = RunFolder(tmp_path / "run")
+    assert train([*ARGUMENTS, "--max-steps", "2", "--out", str(run.path)]) == 0
+    capsys.readouterr()
+    with full_disk(1000):
+        assert export.main([str(run.path)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {run.path} cannot be read, or its model written: ") and len(said) < 400
+    assert (run.model / "model.safetensors").stat().st_size > 1000

@@ -111,7 +111,7 @@ def test_a_model_of_fewer_steps_is_exported_again(tmp_path):
 def test_a_run_that_stopped_early_stays_so(tmp_path):
     begun = begin(tmp_path / "run", 3, Best(1, 0.5, 2))
     export(begun, 3)
-    assert judge(begun, "--early-stopping", "2") is not None
+    assert "was ended by --early-stopping after" in judge(begun, "--early-stopping", "2")
     assert judge(begun, "--early-stopping", "3") is None
 
 
