@@ -103,14 +103,13 @@ def test_a_pin_of_other_weights_is_refused(lock, cache):
 
 
 def test_a_pin_of_another_model_is_refused(lock, published, tmp_path, monkeypatch):
-    from robustzoo.hub import load as module
+    from robustzoo.hub import names
     from robustzoo.models import FolderError
 
     lock(sha256=sha256_file(published / "model.safetensors"), bytes=1)
     other = "vit_micro2.digits_linf.at_base"
-    entry = module.entry
-    pin = Entry(other, recipe(other), entry(NAME).weights)
-    monkeypatch.setattr(module, "entry", lambda name: pin)
+    pin = Entry(other, recipe(other), names.entry(NAME).weights)
+    monkeypatch.setattr(names, "entry", lambda name: pin)
     make_cache(tmp_path / "cache", published)
     with pytest.raises(FolderError, match=f"pinned as {other} but holds {NAME}"):
         robustzoo.load(other, cache_dir=tmp_path / "cache")

@@ -115,7 +115,7 @@ REFUSED = [
     ("vit_l16.imagenet_l.at_base", "unknown norm 'l'"),
     ("vit_l16.imagenet_linf_4.at_base", "unknown dataset"),
     ("vit_l16.imagenet_Linf.at_base", "unknown norm 'Linf'"),
-    (V + "at_base+0123abcd", "pass its JSON file"),
+    (V + "at_base+0123abcd", "give the model's folder"),
     (None, "expected text"),
     (3, "expected text"),
     (b"vit_l16.imagenet_linf.at_base", "expected text"),
