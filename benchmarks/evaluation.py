@@ -10,7 +10,9 @@ Contestants, each in processes of its own and one after the other:
 Seconds are those of the attack, imports and loading left out, but for robustzoo's worker processes, whose
 start counts. Memory is the peak of the resident sizes of all processes of a contestant. Forwards and
 backwards are counted by hooks on the model, an image each, in a second run on images that robustzoo left
-robust; its guards and its trial of the speed are in them. Writes evaluation.json and evaluation.md to --out.
+robust; its guards and its trial of the speed are in them. How much longer than its passes robustzoo takes is
+measured in one process, where hooks can count (`--overhead`: that alone).
+Writes evaluation.json and evaluation.md to --out.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ import torch
 import robustzoo
 from robustzoo.attacks.frozen import frozen
 from robustzoo.data import evaluation_subset, load_dataset
-from robustzoo.evaluation import machine
+from robustzoo.evaluation import machine, micro_batch
 
 PROTOCOL = "aa-standard"
 RAW_SECONDS = 10.0  # in which the bare model's speed is measured
@@ -83,8 +85,7 @@ def attack(kind: str, job: dict[str, Any]) -> dict[str, Any]:
         )
         seconds = time.perf_counter() - start
         robust = [verdict.robust for verdict in found.verdicts]
-        passes, size = found.doc["passes"], found.doc["micro_batch_size"]
-        return {**_result(seconds, robust, counter), "passes": passes, "micro_batch": size}
+        return _result(seconds, robust, counter)
     model.validate_pixels = False  # the opponents are timed without our checks
     points = (_pyautoattack if kind == "pyautoattack" else _torchattacks)(model, x, y, eps, classes)
     seconds = time.perf_counter() - start
@@ -99,27 +100,45 @@ def _result(seconds: float, robust: list[bool] | None, counter: Counter | None) 
     return {"seconds": seconds, "robust": robust, **counts}
 
 
-def speed(job: dict[str, Any]) -> tuple[float, float]:
-    """Seconds of a forward and a backward of a micro-batch of the bare model: medians over RAW_SECONDS."""
+def overhead(job: dict[str, Any]) -> dict[str, Any]:
+    """robustzoo in this process alone: its seconds, all images that passed the model by hooks (its guards,
+    trials and padding included), and the seconds that so many take at the bare model's speed, which is
+    measured before and after. Also without the padding, as Evidence counts."""
     torch.set_num_threads(1)
     model = robustzoo.load(job["model"])
-    batch = torch.rand(job["micro_batch"], *model.input_shape, generator=torch.Generator().manual_seed(0))
+    data = load_dataset(model.recipe.dataset)
+    size = job["micro_batch"] or min(micro_batch.DEFAULT, len(job["indices"]))
+    before = _raw_speed(model, size)
+    counter = Counter(model)
+    start = time.perf_counter()
+    found = robustzoo.evaluate(
+        model, data, protocol=PROTOCOL, indices=job["indices"], micro_batch_size=size, progress=False
+    )
+    seconds, hooks = time.perf_counter() - start, (counter.forwards, counter.backwards)
+    raw = [statistics.mean(pair) / size for pair in zip(before, _raw_speed(model, size), strict=True)]
+    passes = (found.doc["passes"]["forward"], found.doc["passes"]["backward"])
+    by_hooks, by_evidence = (
+        forwards * raw[0] + backwards * raw[1] for forwards, backwards in (hooks, passes)
+    )
+    return {
+        "seconds": seconds,
+        "micro_batch": size,
+        "forwards": hooks[0],
+        "backwards": hooks[1],
+        "over_raw": seconds / by_hooks,
+        "over_raw_without_padding": seconds / by_evidence,
+    }
+
+
+def _raw_speed(model: torch.nn.Module, size: int) -> tuple[float, float]:
+    """Seconds of a forward and of a backward of a micro-batch, nothing else: medians over RAW_SECONDS."""
+    batch = torch.rand(size, *model.input_shape, generator=torch.Generator().manual_seed(0))
     found, end = [], time.perf_counter() + RAW_SECONDS
     with frozen(model):
         while time.perf_counter() < end:
             found.append(machine.seconds_per_pass(model, batch))
     forwards, backwards = zip(*found, strict=True)
     return statistics.median(forwards), statistics.median(backwards)
-
-
-def raw_seconds(job: dict[str, Any], ours: dict[str, Any]) -> float:
-    """Seconds that the passes of robustzoo take at the bare model's speed on all workers, which is measured
-    with as many processes at once: they share the machine as the workers do."""
-    measured = in_processes("speed", [{**job, "micro_batch": ours["micro_batch"]}] * job["workers"])
-    forward, backward = (statistics.mean(parts) for parts in zip(*measured, strict=True))
-    passes = ours["passes"]
-    seconds = (passes["forward"] * forward + passes["backward"] * backward) / ours["micro_batch"]
-    return seconds / job["workers"]
 
 
 def _pyautoattack(model, x, y, eps: float, classes: int) -> torch.Tensor:
@@ -198,7 +217,6 @@ def table(document: dict[str, Any]) -> str:
             f"| {name} | {row['seconds']:.1f} | {sum(row['robust'])} | {row['agreement']:.1%} | "
             f"{row['peak_mb']:.0f} | {counts[0]} | {counts[1]} |"
         )
-    ours = document["contestants"]["robustzoo"]
     ratios = ", ".join(f"{ratio:.2f} of {name}" for name, ratio in document["ratios"].items())
     return "\n".join(
         [
@@ -207,12 +225,23 @@ def table(document: dict[str, Any]) -> str:
             "",
             *rows,
             "",
-            f"robustzoo takes {ratios}; {ours['seconds'] / ours['seconds_at_raw_speed']:.2f} times what its "
-            f"passes take at the bare model's speed (micro-batch {ours['micro_batch']}).",
+            f"robustzoo takes {ratios}.",
+            "",
+            overhead_line(document["overhead"]),
             "",
             f"{document['machine']}; {', '.join(f'{k} {v}' for k, v in document['versions'].items())}; "
             f"`{document['command']}`",
         ]
+    )
+
+
+def overhead_line(found: dict[str, Any]) -> str:
+    """What `overhead` measured, in words."""
+    return (
+        f"In one process it takes {found['seconds']:.1f} s: {found['over_raw']:.2f} times what the "
+        f"{found['forwards']:,} forwards and {found['backwards']:,} backwards that hooks count take at the "
+        f"bare model's speed (micro-batch {found['micro_batch']}), and "
+        f"{found['over_raw_without_padding']:.2f} times what those of Evidence (no padding) take."
     )
 
 
@@ -231,7 +260,6 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             print(f"{name}: {runs[name][-1]['seconds']:.1f} s", flush=True)
     rows = {name: sorted(found, key=lambda r: r["seconds"])[len(found) // 2] for name, found in runs.items()}
     ours = rows["robustzoo"]
-    ours["seconds_at_raw_speed"] = raw_seconds(job, ours)
     never = [i for i, robust in zip(indices, ours["robust"], strict=True) if robust]
     counted = never[: arguments.count_images]
     for name, row in rows.items():
@@ -245,6 +273,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 row[f"{kind}_each"] = found[kind] / len(counted)
     return {
         "model": arguments.model,
+        "overhead": in_processes("overhead", [job])[0],
         "n": len(indices),
         "counted_images": len(counted),
         "contestants": rows,
@@ -267,12 +296,19 @@ def main() -> None:
     parser.add_argument("--count-images", type=int, default=8, help="0 counts nothing")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each; the median is shown")
     parser.add_argument("--out", type=Path, help="folder for evaluation.json and evaluation.md")
+    parser.add_argument("--overhead", action="store_true", help="measure robustzoo's own overhead alone")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         kind, path = arguments.child
         job = json.loads(Path(path).read_text())
-        Path(path).write_text(json.dumps(speed(job) if kind == "speed" else attack(kind, job)))
+        Path(path).write_text(json.dumps(overhead(job) if kind == "overhead" else attack(kind, job)))
+        return
+    if arguments.overhead:
+        data = load_dataset(robustzoo.load(arguments.model).recipe.dataset)
+        job = {"model": arguments.model, "indices": evaluation_subset(data, arguments.n).indices}
+        (found,) = in_processes("overhead", [{**job, "micro_batch": arguments.micro_batch}])
+        print(overhead_line(found))
         return
     document = run(arguments)
     print(table(document))
