@@ -25,6 +25,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,14 +132,30 @@ def overhead(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _raw_speed(model: torch.nn.Module, size: int) -> tuple[float, float]:
-    """Seconds of a forward and of a backward of a micro-batch, nothing else: medians over RAW_SECONDS."""
+    """Seconds of a forward and of a backward of a micro-batch, nothing else: means over RAW_SECONDS each, so
+    that the machine's slow moments are in them as they are in the evaluation."""
     batch = torch.rand(size, *model.input_shape, generator=torch.Generator().manual_seed(0))
-    found, end = [], time.perf_counter() + RAW_SECONDS
+
+    def forward() -> None:
+        with torch.no_grad():
+            model(batch)
+
+    def both() -> None:
+        pixels = batch.clone().requires_grad_(True)
+        torch.autograd.grad(model(pixels).sum(), pixels)
+
     with frozen(model):
-        while time.perf_counter() < end:
-            found.append(machine.seconds_per_pass(model, batch))
-    forwards, backwards = zip(*found, strict=True)
-    return statistics.median(forwards), statistics.median(backwards)
+        seconds = [_mean_seconds(work) for work in (forward, both)]
+    return seconds[0], seconds[1] - seconds[0]
+
+
+def _mean_seconds(work: Callable[[], None]) -> float:
+    work()
+    start, times = time.perf_counter(), 0
+    while time.perf_counter() - start < RAW_SECONDS:
+        work()
+        times += 1
+    return (time.perf_counter() - start) / times
 
 
 def _pyautoattack(model, x, y, eps: float, classes: int) -> torch.Tensor:
