@@ -33,7 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: `t
 from training.usage import leave_early
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while this imports, Ctrl-C needs no traceback
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as in the background
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while this imports, Ctrl-C needs no traceback
     leave_early()  # at once where there is nothing to do: what is imported below takes seconds
 
 from contextlib import nullcontext
@@ -293,5 +294,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     leave(main())
