@@ -28,7 +28,7 @@ def write_by(path: str | Path, write: Callable[[Path], object]) -> None:
             temporary.chmod(path.stat().st_mode & 0o777)
         temporary.replace(path)
     except OSError as error:
-        if error.filename is None:  # of a full disk, for example
+        if error.errno is not None and error.filename is None:  # of a full disk, for example
             error.filename = str(path)
         raise
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -68,3 +69,12 @@ def test_the_old_folder_comes_back_if_the_new_one_cannot_be_moved(tmp_path):
     with pytest.raises(FileNotFoundError):
         atomic_files.replace_folder(tmp_path / "absent", folder)
     assert names(tmp_path) == ["folder"] and (folder / "file").read_text() == "old"
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    def full(place):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / 'file'}'"):
+        atomic_files.write_by(tmp_path / "file", full)
+    assert not list(tmp_path.iterdir())
