@@ -203,20 +203,24 @@ def test_other_errors_keep_their_traceback_and_tell_how_to_go_on(train, tmp_path
     assert capsys.readouterr().err.endswith(" --resume\n")
 
 
-def test_a_scheduler_that_ends_the_run(train, tmp_path, capsys, monkeypatch, weights, whole):
-    """SIGTERM, as on a preemption: status 143, and how to go on."""
-    run, step = RunFolder(tmp_path / "run"), zero.optimizer_step
-    calls = []
+def signal_in_third_step(patch, number: int) -> None:
+    """Have this process get a signal before the weights of its third step are updated."""
+    step, calls = zero.optimizer_step, []
 
-    def preempted(engine):
+    def signalled(engine):
         calls.append(engine)
         if len(calls) == 3:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
         return step(engine)
 
-    before = signal.getsignal(signal.SIGTERM)
+    patch.setattr(zero, "optimizer_step", signalled)
+
+
+def test_a_scheduler_that_ends_the_run(train, tmp_path, capsys, monkeypatch, weights, whole):
+    """SIGTERM, as on a preemption: status 143, and how to go on."""
+    run, before = RunFolder(tmp_path / "run"), signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patch:
-        patch.setattr(zero, "optimizer_step", preempted)
+        signal_in_third_step(patch, signal.SIGTERM)
         status = train([*ARGUMENTS, "--out", str(run.path)])
     gc.collect()
     assert status == 143 and signal.getsignal(signal.SIGTERM) == before
@@ -227,16 +231,8 @@ def test_a_scheduler_that_ends_the_run(train, tmp_path, capsys, monkeypatch, wei
 
 
 def test_ctrl_c(train, tmp_path, capsys, monkeypatch):
-    run, step = RunFolder(tmp_path / "run"), zero.optimizer_step
-    calls = []
-
-    def interrupted(engine):
-        calls.append(engine)
-        if len(calls) == 3:
-            signal.raise_signal(signal.SIGINT)
-        return step(engine)
-
-    monkeypatch.setattr(zero, "optimizer_step", interrupted)
+    run = RunFolder(tmp_path / "run")
+    signal_in_third_step(monkeypatch, signal.SIGINT)
     assert train([*ARGUMENTS, "--out", str(run.path)]) == 130
     words = f"error: interrupted\nkept: {run.checkpoint(2)}\nresume: python "
     assert words in capsys.readouterr().err
