@@ -62,6 +62,13 @@ def replace_folder(staging: Path, folder: Path) -> None:
     sync(folder.parent)
 
 
+def nearest_existing(path: Path) -> Path:
+    """The path itself where there is something, else the nearest one above it that exists: what decides
+    whether a folder can be made there."""
+    place = path.absolute()
+    return next(above for above in (place, *place.parents) if above.exists())
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     if os.name == "nt" and path.is_dir():

@@ -78,3 +78,11 @@ def test_a_full_disk_names_the_file(tmp_path):
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / 'file'}'"):
         atomic_files.write_by(tmp_path / "file", full)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_nearest_existing_place_decides_whether_a_folder_can_be_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert atomic_files.nearest_existing(Path("a/b/c")) == tmp_path
+    assert atomic_files.nearest_existing(Path("file/x/y")) == tmp_path / "file"
+    assert atomic_files.nearest_existing(tmp_path) == tmp_path

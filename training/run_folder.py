@@ -78,14 +78,13 @@ class RunFolder:
             RunFolderError: no folder can be here, one in use without `resume`, or no run to resume.
         """
         try:
-            place = self.path
-            while not place.exists() and place != place.parent:
-                place = place.parent
+            here = self.path.absolute()
+            place = atomic_files.nearest_existing(here)
             if not place.is_dir():
                 raise RunFolderError(f"{place} is a file; choose another --out")
             if not os.access(place, os.W_OK | os.X_OK):
                 raise RunFolderError(f"{place} is not writable; choose another --out")
-            in_use = place == self.path and any(not p.name.startswith(".") for p in place.iterdir())
+            in_use = place == here and any(not p.name.startswith(".") for p in place.iterdir())
         except OSError as error:
             raise RunFolderError(f"cannot use {self.path}: {error}; choose another --out") from error
         if resume and not in_use:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from robustzoo import atomic_files
 from robustzoo.attacks.protocols import protocol as make_protocol
 from robustzoo.evaluation.guards import GuardError
 from robustzoo.registry import ThreatModel
@@ -129,9 +130,7 @@ def check_writable(folder: Path) -> None:
     """
     refused = f"out is {str(folder)!r}, but"
     try:
-        place = folder.absolute() / "evidence"
-        while not place.exists():
-            place = place.parent
+        place = atomic_files.nearest_existing(folder / "evidence")
         if not place.is_dir():
             raise GuardError(
                 f"{refused} {place} is a file; expected a folder, or a path where one can be made"

@@ -46,9 +46,9 @@ from robustzoo.evaluation.evidence_files import (
     with_witnesses,
     write_evidence,
 )
+from robustzoo.evaluation.forward_guards import check_forward
 from robustzoo.evaluation.guards import (
     check_eval_mode,
-    check_forward,
     check_labels,
     masking_warning,
     outputs_note,

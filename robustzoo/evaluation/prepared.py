@@ -21,7 +21,8 @@ from robustzoo.evaluation.arguments import (
     check_threat_model,
     check_whole,
 )
-from robustzoo.evaluation.guards import check_eval_mode, check_forward, check_labels, probe_images, read_probe
+from robustzoo.evaluation.forward_guards import check_forward
+from robustzoo.evaluation.guards import check_eval_mode, check_labels, probe_images, read_probe
 from robustzoo.evaluation.identity import identify
 from robustzoo.evaluation.samples import choose_samples, open_samples
 from robustzoo.evaluation.witnessing import leads

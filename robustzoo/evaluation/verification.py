@@ -26,7 +26,8 @@ from robustzoo.evaluation import machine
 from robustzoo.evaluation.arguments import check_seed, check_whole
 from robustzoo.evaluation.comparability import card_differences, data_differences, open_stated
 from robustzoo.evaluation.evaluator import evaluate
-from robustzoo.evaluation.guards import check_forward, probe_images, read_probe
+from robustzoo.evaluation.forward_guards import check_forward
+from robustzoo.evaluation.guards import probe_images, read_probe
 from robustzoo.evaluation.judging import (
     judge_clean,
     judge_full,

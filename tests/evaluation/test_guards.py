@@ -18,10 +18,10 @@ from robustzoo.cards import Evidence
 from robustzoo.data import DataError, TensorSource
 from robustzoo.evaluation.arguments import check_writable
 from robustzoo.evaluation.evaluator import evaluate
+from robustzoo.evaluation.forward_guards import check_forward
 from robustzoo.evaluation.guards import (
     EvaluationWarning,
     GuardError,
-    check_forward,
     masking_warning,
     outputs_note,
     probe_images,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import robustzoo
+from robustzoo import atomic_files
 from robustzoo.registry import Recipe, catalog, recipe
 from robustzoo.registry.names import did_you_mean
 
@@ -127,9 +128,7 @@ def read_losses(text: str) -> tuple[str, ...]:
 
 def check_place(out: Path, *, resume: bool) -> None:
     """Raise SweepError where `out` is a file, cannot be written, or is in use and not to be resumed."""
-    place = out.absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
+    place = atomic_files.nearest_existing(out)
     if not place.is_dir():
         raise SweepError(f"{place} is a file; give a folder (--out DIR)")
     if not os.access(place, os.W_OK | os.X_OK):
