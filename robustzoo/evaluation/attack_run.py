@@ -28,7 +28,8 @@ def attack_all(
 
     Args:
         model: frozen and on the work's device.
-        workers: processes; with more than one the model comes from its folder, or must be picklable.
+        workers: processes, this one among them; with more than one the model has a folder that the others can
+            read, or pickle can send it.
         keep: called with every batch of findings before the ledger has it.
     """
     pace = Pace(ledger, work.protocol, reporter, work.micro_batch_size * workers)
@@ -44,8 +45,8 @@ def attack_all(
         run_here(model, work, ledger, record)
         return
     sha256 = weights_hash(model)
-    source = model if sha256 is None else ModelFolder(Path(model.folder), sha256)
-    run_in_workers(source, work, ledger, workers, record)
+    copies = model if sha256 is None else ModelFolder(Path(model.folder), sha256)
+    run_in_workers(model, copies, work, ledger, workers, record)
 
 
 def robust_ids(

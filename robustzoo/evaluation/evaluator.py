@@ -115,8 +115,9 @@ def evaluate(
             float32 results depend on it. Default: found by trial on a GPU, 64 on the CPU and in a shard, or
             the number of images where that is smaller. A larger one than there are images is filled up with
             padding. Where memory runs out it is halved, and the images concerned name their smaller shape.
-        workers: processes that share the images, on device "cuda" each on the next GPU. Each of them imports
-            the calling script anew, so a script must make the call under `if __name__ == "__main__":`.
+        workers: processes that share the images, this one among them, on device "cuda" each on the next GPU.
+            The others import the calling script anew, so a script must make the call under
+            `if __name__ == "__main__":`.
         device: where to compute; default: where the model is.
         out: folder in which `evidence/<protocol>.<dataset>-<split>-<subset>.json` and its
             `.witness.safetensors` are written, atomically, after everything has succeeded. A file of that

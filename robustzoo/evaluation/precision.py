@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from robustzoo.evaluation.guards import GuardError
 
@@ -45,7 +45,9 @@ class Forwards:
         precision: of the search, one of PRECISIONS. compiled: search through torch.compile.
     """
 
-    def __init__(self, model: nn.Module, precision: str, compiled: bool, device: torch.device) -> None:
+    def __init__(
+        self, model: Callable[[Tensor], Tensor], precision: str, compiled: bool, device: torch.device
+    ) -> None:
         self._model, self._precision, self._device = model, precision, device
         self._forward: Callable[[Tensor], Tensor] = torch.compile(model, dynamic=False) if compiled else model
         plain = precision == "float32" and not compiled

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from robustzoo.attacks.clean_pass import Clean, clean_pass
 from robustzoo.attacks.lanes import Lanes, Outcome, run_member
@@ -69,7 +69,7 @@ class Stages:
     start their stage again; their findings name the smaller shape.
     """
 
-    def __init__(self, model: nn.Module, work: Work) -> None:
+    def __init__(self, model: Callable[[Tensor], Tensor], work: Work) -> None:
         self._work, self._size = work, work.micro_batch_size
         self._device = torch.device(work.device)
         self._members = work.protocol.members

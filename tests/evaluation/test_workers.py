@@ -8,7 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,11 +20,12 @@ from torch import nn
 from robustzoo.attacks.answers import NonFiniteLogits
 from robustzoo.data import TensorSource
 from robustzoo.evaluation.attack_run import robust_ids
+from robustzoo.evaluation.callers_share import CallersShare
 from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.ledger import Ledger
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.work import Work
-from robustzoo.evaluation.workers import WorkerError, device_of_worker, run_in_workers
+from robustzoo.evaluation.workers import WorkerError, _deal, device_of_worker, run_in_workers
 from robustzoo.registry import ThreatModel
 
 X = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -64,14 +68,69 @@ def test_a_script_without_the_main_guard_is_told_and_runs_nothing_twice(tmp_path
     assert "WorkerError: this process is a worker of an evaluation" in done.stderr
     last = done.stderr.strip().splitlines()[-1]
     assert "WorkerError: robustzoo worker" in last and "under `if __name__ == '__main__':`" in last
-    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+    assert not list(tmp_path.rglob("*.json"))
 
 
-def test_a_failing_worker_passes_its_traceback_on(linear):
-    few_classes = replace(work(), num_classes=3, dataset=TensorSource(X, Y + 5, num_classes=10))
-    with pytest.raises(WorkerError, match=r"(?s)worker 0 failed.*ValueError: sample 0 has label 5"):
-        run_in_workers(linear, few_classes, ledger(few_classes), 1, lambda findings: None)
-    assert not multiprocessing.active_children()
+class Meeting(nn.Module):
+    """A classifier that in the calling process waits for a worker process to have begun.
+
+    fails: "here" (at once), "there" or nowhere.
+    """
+
+    def __init__(
+        self, network: nn.Module, sign: Path, fails: str = "", error: type[BaseException] = ValueError
+    ) -> None:
+        super().__init__()
+        self.network, self.sign, self.fails, self.error = network, sign, fails, error
+
+    def forward(self, x):
+        here = multiprocessing.parent_process() is None
+        if not here:
+            self.sign.touch()
+        if self.fails == ("here" if here else "there"):
+            raise self.error("not in this process")
+        while not self.sign.exists():
+            time.sleep(0.01)
+        return self.network(x)
+
+
+def share(model: nn.Module, work: Work, record=lambda findings: None, workers: int = 2) -> Ledger:
+    """What `workers` find; the findings go on to `record` too."""
+    book = ledger(work)
+
+    def enter(findings) -> None:
+        for found in findings:
+            book.add(found)
+        record(findings)
+
+    run_in_workers(model, model, work, book, workers, enter)
+    return book
+
+
+def robust_work(linear) -> Work:
+    """The images with the labels that the model gives them, attacked by so little that none breaks."""
+    with torch.no_grad():
+        labels = linear(X).argmax(1)
+    return replace(
+        work(),
+        dataset=TensorSource(X, labels, num_classes=10),
+        protocol_name="pgd-20000",
+        threat_model=ThreatModel.parse("linf:1/10000"),
+    )
+
+
+def test_a_failing_worker_process_passes_its_traceback_on(linear, tmp_path):
+    model = Meeting(linear, tmp_path / "begun", "there")
+    with pytest.raises(WorkerError, match=r"(?s)worker 1 failed.*ValueError: not in this process"):
+        share(model, robust_work(linear))
+    assert not multiprocessing.active_children() and threading.active_count() == 1
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
+def test_what_the_model_raises_in_the_calling_process_is_raised(linear, error, tmp_path):
+    with pytest.raises(error, match="not in this process"):
+        share(Meeting(linear, tmp_path / "begun", "here", error), robust_work(linear))
+    assert not multiprocessing.active_children() and threading.active_count() == 1
 
 
 def test_logits_that_are_no_numbers_are_told_as_in_one_process(linear):
@@ -82,25 +141,74 @@ def test_logits_that_are_no_numbers_are_told_as_in_one_process(linear):
         steep[1].weight[0, :2] = 3e38  # the sum of two is infinite
     bad = replace(work(), dataset=TensorSource(x, Y, num_classes=10))
     with pytest.raises(NonFiniteLogits, match="sample 5;"):
-        run_in_workers(steep, bad, ledger(bad), 1, lambda findings: None)
-    assert not multiprocessing.active_children()
+        share(steep, bad)
+    assert not multiprocessing.active_children() and threading.active_count() == 1
 
 
-def test_a_killed_worker_is_reported_and_the_others_are_stopped(linear):
+def test_a_killed_worker_is_reported_and_the_others_are_stopped(linear, tmp_path):
     def kill_one(findings) -> None:
         os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
-    with torch.no_grad():
-        labels = linear(X).argmax(1)
-    long = replace(
-        work(),
-        dataset=TensorSource(X, labels, num_classes=10),
-        protocol_name="pgd-20000",
-        threat_model=ThreatModel.parse("linf:1/10000"),
-    )
-    with pytest.raises(WorkerError, match="killed by SIGKILL"):
-        run_in_workers(linear, long, ledger(long), 2, kill_one)
-    assert not multiprocessing.active_children()
+    with pytest.raises(WorkerError, match=r"worker \d was killed by SIGKILL"):
+        share(Meeting(linear, tmp_path / "begun"), robust_work(linear), kill_one, workers=3)
+    assert not multiprocessing.active_children() and threading.active_count() == 1
+
+
+@pytest.mark.parametrize("when", ["at work", "waiting for an answer"])
+def test_an_error_while_dealing_stops_the_callers_own_share(linear, when):
+    calls = []
+
+    def fail(findings) -> None:
+        calls.append(findings)
+        if when == "at work" or len(calls) > 1:
+            raise RuntimeError("the disk is full")
+
+    job = robust_work(linear) if when == "at work" else replace(work(), protocol_name="pgd-2")
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        share(linear, job, fail)
+    assert not multiprocessing.active_children() and threading.active_count() == 1
+
+
+class Endless(nn.Module):
+    """A classifier whose fourth forward takes for ever, and tells Ctrl-C to this process."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network, self.calls = network, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+            while True:
+                time.sleep(0.01)
+        return self.network(x)
+
+
+def test_ctrl_c_ends_a_forward_without_end(linear):
+    model = Endless(linear)
+    with pytest.raises(KeyboardInterrupt):
+        share(model, robust_work(linear))
+    assert model.calls == 4
+    assert not multiprocessing.active_children() and threading.active_count() == 1
+
+
+def test_the_calling_process_computes_with_the_threads_that_it_was_given(linear):
+    """A new thread would take all cores, and with them other last bits."""
+    counts = []
+    watched = copy.deepcopy(linear)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        here = CallersShare(watched, work())
+        watched.register_forward_pre_hook(lambda *_: counts.append(torch.get_num_threads()))
+        here.start()
+        book = ledger(here._work)
+        _deal({here.pipe: here}, book, lambda findings: [book.add(found) for found in findings])
+        here.stop()
+    finally:
+        torch.set_num_threads(before)
+    assert book.finished and set(counts) == {1}
 
 
 def test_workers_take_a_gpu_each_unless_one_is_named(monkeypatch):
