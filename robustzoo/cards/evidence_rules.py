@@ -11,6 +11,7 @@ from fractions import Fraction
 from importlib.resources import files
 from typing import Any
 
+from robustzoo.cards.protocol_rules import protocol_problems, success_problems
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
 
@@ -106,6 +107,8 @@ def _shortened(message: str, limit: int = 300) -> str:
 
 def _contradictions(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """(field, problem) for each fact that does not follow from the others; `doc` fits the schema."""
+    if not doc["model"]["name"].isprintable():
+        yield "model.name", f"{doc['model']['name']!r} is not printable text"
     yield from _threat_model(doc["threat_model"])
     yield from _order("dataset.indices", doc["dataset"]["indices"])
     ids = [sample["id"] for sample in doc["samples"]]
@@ -120,7 +123,8 @@ def _contradictions(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
         odd = sorted(set(ids) ^ set(expected))[:5]
         yield "samples", f"sample ids differ from dataset.indices; not in both: {odd}"
     yield from _smaller_epsilons(doc)
-    attacks = [member["attack"] for member in doc["protocol"]["members"]]
+    yield from protocol_problems(doc["protocol"])
+    attacks = {member["attack"]: member for member in doc["protocol"]["members"]}
     for i, sample in enumerate(doc["samples"]):
         for field, problem in _sample(sample, doc["dataset"]["num_classes"], attacks):
             yield f"samples[{i}].{field}", f"{problem} (id {sample['id']})"
@@ -172,7 +176,9 @@ def _order(field: str, ids: list[int]) -> Iterator[tuple[str, str]]:
             yield f"{field}[{i + 1}]", f"ids must ascend without repeats, got {right} after {left}"
 
 
-def _sample(sample: dict[str, Any], num_classes: int, attacks: list[str]) -> Iterator[tuple[str, str]]:
+def _sample(
+    sample: dict[str, Any], num_classes: int, attacks: dict[str, dict[str, Any]]
+) -> Iterator[tuple[str, str]]:
     label, predicted, broken_by = sample["label"], sample["predicted"], sample["broken_by"]
     for field in ("label", "predicted"):
         if sample[field] >= num_classes:
@@ -197,6 +203,9 @@ def _sample(sample: dict[str, Any], num_classes: int, attacks: list[str]) -> Ite
                 "broken_by.target",
                 f"target {target} must be another class than {label} among {num_classes}",
             )
+        if broken_by["attack"] in attacks:
+            for field, problem in success_problems(broken_by, attacks[broken_by["attack"]]):
+                yield f"broken_by.{field}", problem
 
 
 def _totals(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -28,14 +28,20 @@ def card_differences(claim: Claim, evidence: Evidence, model: PixelModel) -> dic
         differences["num_classes"] = (doc["dataset"]["num_classes"], model.head.out_features)
     if doc["model"]["sha256"] is None:
         differences["weights sha256"] = ("the weights in the folder", "not stated in the Evidence")
-    if not differences:
-        try:
-            known = make_protocol(claim.protocol, claim.threat_model, doc["dataset"]["num_classes"]).digest
-        except ProtocolError as error:
-            known = str(error)
-        if known != claim.protocol_digest:
-            differences["protocol of this version"] = (claim.protocol_digest, known)
+    if not differences and (other := protocol_difference(evidence)) is not None:
+        differences["protocol of this version"] = other
     return differences
+
+
+def protocol_difference(evidence: Evidence) -> tuple[str, str] | None:
+    """(digest that is stated, digest that the protocol of that name has in this version, or why there is none
+    here), None where they are the same."""
+    stated, classes = evidence.doc["protocol"], evidence.doc["dataset"]["num_classes"]
+    try:
+        known = make_protocol(stated["name"], evidence.threat_model, classes).digest
+    except ProtocolError as error:
+        known = str(error)
+    return None if known == stated["digest"] else (stated["digest"], known)
 
 
 def open_stated(evidence: Evidence, data: Any, data_root: str | Path | None) -> ImageDataset:

@@ -14,6 +14,7 @@ from robustzoo.cards.published import all_evidence
 from robustzoo.cards.render import render_card
 from robustzoo.cards.rendered import split_notes, with_notes
 from robustzoo.cards.witnesses import Witnesses
+from robustzoo.evaluation.comparability import protocol_difference
 from robustzoo.models.folder import read_folder, read_license, read_recipe
 from robustzoo.models.weights_file import sha256_file
 from robustzoo.registry.entries import Entry, Weights, published, write_lock
@@ -53,6 +54,14 @@ def card_text(folder: str | Path, name: str | None = None) -> str:
                 f"{folder}: the {evidence.doc['protocol']['name']} evidence is about weights "
                 f"{evidence.doc['model']['sha256']}, the folder holds {sha256}; delete that file from "
                 f"{folder / 'evidence'} and run `robustzoo evaluate {folder}` again"
+            )
+        other = protocol_difference(evidence)
+        if other is not None:
+            raise CardError(
+                f"{folder}: the {evidence.doc['protocol']['name']} evidence is of another protocol than the "
+                f"one of that name in this version (digest {other[0]}, here {other[1]}), so nobody could "
+                f"verify the claim; delete that file from {folder / 'evidence'} and run "
+                f"`robustzoo evaluate {folder}` again"
             )
     _check_witnesses(folder)
     name = name or public_name(recipe.name, sha256)

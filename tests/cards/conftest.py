@@ -7,8 +7,15 @@ import copy
 import pytest
 
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.protocol_rules import protocol_digest
 
 SHA256 = "c" * 64
+
+
+MEMBERS = [
+    {"attack": "apgd-ce", "iterations": 100, "restarts": 1, "targets": 0},
+    {"attack": "apgd-t", "iterations": 100, "restarts": 1, "targets": 9},
+]
 
 
 def _samples(n: int, num_classes: int) -> list[dict]:
@@ -34,8 +41,8 @@ def _sections(n: int = 10, name: str = "vit_micro2.digits_linf.trades_trh", **ch
         "threat_model": "linf:1/10",
         "protocol": {
             "name": "apgd-ce+t",
-            "members": [{"attack": "apgd-ce", "iterations": 100}, {"attack": "apgd-t", "iterations": 100}],
-            "digest": "a" * 64,
+            "members": MEMBERS,
+            "digest": protocol_digest("apgd-ce+t", MEMBERS),
         },
         "dataset": {
             "id": "digits",

@@ -9,6 +9,7 @@ import pytest
 from robustzoo.cards import Claim, Evidence, lint_card, render_card
 from robustzoo.cards.best_known import best_known
 from robustzoo.cards.metadata import read_block
+from robustzoo.cards.protocol_rules import protocol_digest
 from robustzoo.registry import recipe
 
 NAME = "vit_micro2.digits_linf.trades_trh"
@@ -20,7 +21,9 @@ def pair(sections):
     """Two protocols on the same 10 images: each leaves 4 robust, 3 of them the same."""
     first = sections()
     second = copy.deepcopy(first)
-    second["protocol"] = {"name": "square", "members": [{"attack": "square"}], "digest": "e" * 64}
+    members = [{"attack": "square", "iterations": 5000, "restarts": 1, "targets": 0}]
+    digest = protocol_digest("square", members)
+    second["protocol"] = {"name": "square", "members": members, "digest": digest}
     swap = {9: False, 3: True}  # ids: robust in the first and not here, and the reverse
     for sample in second["samples"]:
         if sample["broken_by"] is not None:

@@ -11,6 +11,7 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
+from robustzoo.attacks.protocols import protocol
 from robustzoo.cards import Evidence
 from robustzoo.cli import group
 from robustzoo.data import load_dataset
@@ -111,10 +112,10 @@ def test_signs_of_masking_are_named(measured):
     evidence, _ = measured
     assert masking_signs(evidence) == []
     counts = {**evidence.doc["counts"], "broken_by": {"apgd-ce": 30, "square": 1}}
-    protocol = {**evidence.doc["protocol"], "members": [{"attack": "apgd-ce"}, {"attack": "square"}]}
-    (sign,) = masking_signs(changed(evidence, counts=counts, protocol=protocol))
+    both = {**evidence.doc["protocol"], "members": [{"attack": "apgd-ce"}, {"attack": "square"}]}
+    (sign,) = masking_signs(changed(evidence, counts=counts, protocol=both))
     assert "Square, which uses no gradient, broke 1 of 100 images" in sign
-    alone = {**protocol, "members": [{"attack": "square"}]}
+    alone = {**both, "members": [{"attack": "square"}]}
     assert masking_signs(changed(evidence, counts=counts, protocol=alone)) == []
     blind = changed(evidence, run={**evidence.doc["run"], "zero_gradients": {"pgd-5": 20}})
     assert "every gradient was zero for pgd-5 on 20" in masking_signs(blind)[0]
@@ -148,12 +149,12 @@ def test_a_folder_of_several_reports_the_main_one_and_the_best_known(folder, mea
     robust["robust"], broken["robust"] = False, True
     for sample in samples:
         if sample["broken_by"] is not None:
-            sample["broken_by"]["attack"] = "square"
+            sample["broken_by"].update(attack="square", target=None)
     doc = evidence.doc
     other = Evidence.build(
         threat_model=evidence.threat_model,
         samples=samples,
-        protocol={**doc["protocol"], "name": "square", "members": [{"attack": "square"}]},
+        protocol=protocol("square", evidence.threat_model, 10).to_json(),
         **{key: doc[key] for key in ("model", "dataset", "seed", "micro_batch_size", "passes", "run")},
     )
     other.save(folder / "evidence" / "square.json")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from robustzoo.cards import CardError, Evidence, EvidenceError, Witnesses, render_card
+from robustzoo.cards.protocol_rules import protocol_digest
 from robustzoo.evaluation.verification import VerificationError, verify
 from robustzoo.models.folder import FolderError, HashMismatch, read_recipe
 from robustzoo.registry import recipe
@@ -307,7 +308,7 @@ def test_another_epsilon_is_not_comparable(folder):
     [
         ("dataset", "digest", "0" * 64, "dataset digest"),
         ("dataset", "subset", "n100-seed7", "subset"),
-        ("protocol", "digest", "0" * 64, "protocol of this version"),
+        ("protocol", "name", "pgd-99", "protocol of this version"),
         ("model", "sha256", None, "weights sha256"),
         ("dataset", "num_classes", 11, "num_classes"),
     ],
@@ -316,6 +317,8 @@ def test_other_terms_are_not_comparable(folder, section, key, value, field):
     evidence = evidence_of(folder)
     weights = evidence.doc["model"]["sha256"]
     evidence.doc[section][key] = value
+    stated = evidence.doc["protocol"]
+    stated["digest"] = protocol_digest(stated["name"], stated["members"])
     evidence.save(folder / "evidence" / f"{STEM}.json")
     evidence.doc["model"]["sha256"] = weights
     write_card(folder, evidence)

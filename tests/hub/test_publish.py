@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 import robustzoo
+from robustzoo.attacks.protocols import protocol
 from robustzoo.cards.claims import CardError, Claim
+from robustzoo.cards.evidence import EvidenceError
+from robustzoo.cards.protocol_rules import protocol_digest
 from robustzoo.cards.published import main_evidence
 from robustzoo.cards.witnesses import WitnessError, Witnesses
 from robustzoo.hub import publish
 from robustzoo.models import HashMismatch, pixel_model, sha256_file, write_folder
-from robustzoo.registry import UnknownName, entries, recipe
+from robustzoo.registry import ThreatModel, UnknownName, entries, recipe
 
 NAME = "vit_micro2.digits_linf.at_base"
 
@@ -122,6 +125,25 @@ def test_evidence_about_other_weights_makes_no_card(tmp_path):
     (folder / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
     with pytest.raises(CardError, match=sha256_file(other / "model.safetensors")):
         publish.card_text(folder)
+
+
+def test_a_weak_attack_under_a_strong_name_makes_no_card(tmp_path):
+    """Whether it comes with the digest of what it is, or with that of what it is called."""
+    folder = evaluated(tmp_path / "run")
+    (path,) = (folder / "evidence").glob("*.json")
+    card = publish.write_card(folder).read_text()
+    stated = json.loads(path.read_text())
+    strong = protocol("aa-standard", ThreatModel.parse("linf:1/10"), 10)
+    members = stated["protocol"]["members"]
+    honest = {"name": "aa-standard", "members": members, "digest": protocol_digest("aa-standard", members)}
+    path.write_text(json.dumps({**stated, "protocol": honest}))
+    with pytest.raises(CardError, match=f"digest {honest['digest']}, here {strong.digest}"):
+        publish.write_card(folder)
+    path.write_text(json.dumps({**stated, "protocol": {**honest, "digest": strong.digest}}))
+    for use in (publish.write_card, lambda place: robustzoo.verify(f"local-dir:{place}", progress=False)):
+        with pytest.raises(EvidenceError, match=r"invalid at protocol\.digest"):
+            use(folder)
+    assert (folder / "README.md").read_text() == card
 
 
 def test_evidence_of_more_witnesses_than_its_file_holds_makes_no_card_and_is_not_verified(tmp_path):
