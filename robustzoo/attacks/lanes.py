@@ -179,13 +179,14 @@ def run_member(
         NonFiniteLogits: NaN or infinite logits in a lane in use.
     """
     lanes, member, queue = search.lanes, search.member, _Queue(search, waiting)
+    judge = model if judge is None else judge  # not `or`: a module may have a length, and it may be 0
     starting = torch.zeros_like(lanes.active)
     for lane in range(len(lanes)):
         starting[lane] = queue.refill(lane)
     search.begin(starting)
     while lanes.active.any():
         points = search.points.detach()
-        logits, loss, grad, fooled = _ask(model, judge or model, search, points)
+        logits, loss, grad, fooled = _ask(model, judge, search, points)
         iterations = search.iteration
         exhausted = search.advance(logits, loss, grad)
         over = ((fooled | exhausted) & lanes.active).nonzero().squeeze(1).tolist()

@@ -70,7 +70,7 @@ def protocol(name: str, threat_model: ThreatModel, num_classes: int) -> Protocol
 
     Args:
         name: "aa-standard", "aa-plus", "aa-rand" (the only one for a random model), "apgd-ce+t",
-            "apgd-ce+dlr", "pgd-K" (K iterations), or one member alone.
+            "apgd-ce+dlr", "pgd-K" (K iterations), or one of SINGLE_MEMBERS alone.
         threat_model: its norm counts, linf, l2 or l1; its epsilon does not.
         num_classes: at least 2.
 

@@ -40,12 +40,18 @@ def check_model(model: Any) -> None:
 
 
 def check_placed(model: nn.Module, device: torch.device) -> None:
-    """Raise GuardError unless the model has weights with values, and the device can compute with them."""
+    """Raise GuardError unless the model has weights with values, and the device can compute with them and
+    their gradients."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise GuardError(
                 f"the model's {name} has no shape yet (a lazy module); expected trained weights: run one "
                 "batch through the model, or load its weights, first"
+            )
+        if tensor.is_inference():
+            raise GuardError(
+                f"the model's {name} was made under torch.inference_mode, and no gradient can pass such a "
+                "tensor; expected ordinary weights: make the model, or load its weights, outside of it"
             )
         if tensor.device.type == "meta":
             raise GuardError(

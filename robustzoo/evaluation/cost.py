@@ -28,7 +28,8 @@ def cost_line(
         batch = x.expand(work.micro_batch_size, *x.shape).to(work.device)
         measured = machine.seconds_per_pass(model, batch, gradients=backwards > 0)
     forward, backward = measured
-    seconds = (forwards * forward + backwards * backward) * count / work.micro_batch_size / workers
+    batches = max(count / work.micro_batch_size / workers, 1.0)  # one that is mostly padding costs as much
+    seconds = (forwards * forward + backwards * backward) * batches
     return (
         f"{work.protocol.name} on {count} images: at most {count * forwards:,} forwards and "
         f"{count * backwards:,} backwards, {estimate(seconds)} if all stay robust "

@@ -203,12 +203,13 @@ def evaluate(
             reporter.warn(identity.warning)
         path = None if out is None else evidence_path(out, protocol, dataset, subset)
         place = None if path is None else path.with_suffix(".journal")
+        workers = min(int(workers), len(ids))
         size = micro_batch_size
         if size is None:
             size = _known_micro_batch(smaller, path if reuse else None, None if restart else place)
         if size is None and shard is not None:
             size = min(micro_batch.DEFAULT, len(subset))  # a trial on each shard's machine could differ
-        work, measured = _sized(work, size, model, subset, reporter)
+        work, measured = _sized(work, size, workers, model, subset, reporter)
         weights = state_digest(model)
         described = {"name": identity.name, "sha256": identity.sha256}
         terms = terms_of(described, work, subset, weights, shard, smaller)
@@ -220,7 +221,6 @@ def evaluate(
                 reporter.say(f"{path} holds this evaluation already")
                 return with_witnesses(path)
         fingerprint = machine.fingerprint(device, work.micro_batch_size)
-        workers = min(int(workers), len(ids))
         ledger = Ledger(ids, attacks, work.micro_batch_size, carried)
         with Journal(place, journal_key(terms, weights, fingerprint), restart=restart) as journal:
             ledger.restore(journal.findings)
@@ -279,17 +279,20 @@ def _known_micro_batch(smaller: Evidence | None, finished: Path | None, journal:
 
 
 def _sized(
-    work: Work, size: int | None, model: nn.Module, subset: Subset, reporter: Reporter
+    work: Work, size: int | None, workers: int, model: nn.Module, subset: Subset, reporter: Reporter
 ) -> tuple[Work, tuple[float, float]]:
-    """The work at the micro-batch that was asked for, or else found by trial, as far as it fits into memory;
-    and the seconds of a forward and a backward of it."""
+    """The work at the micro-batch that was asked for, or else found by trial, as far as it fits into the
+    memory that the workers share; and the seconds of a forward and a backward of it."""
     device, image = torch.device(work.device), work.dataset[subset.indices[0]][0]
     forwards = Forwards(model, work.precision, work.compiled, device)
     gradients = passes_at_most(work.protocol)[1] > 0
     with forwards.searching():
         if size is None:
             size = micro_batch.find(forwards.search, image, len(subset), device)
-        fitting, measured = micro_batch.fit(forwards.search, image, int(size), device, gradients=gradients)
+        fitting = micro_batch.within_memory(
+            forwards.judge, image, int(size), device, workers, gradients=gradients
+        )
+        fitting, measured = micro_batch.fit(forwards.search, image, fitting, device, gradients=gradients)
     if fitting < size:
         reporter.say(f"micro-batch {size} does not fit into the memory of {device}: {fitting} is used")
     if fitting > len(subset):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -50,26 +51,30 @@ def default_device(rank: Rank | None = None) -> str:
 def strict_arithmetic(device: torch.device) -> Iterator[None]:
     """Within the block: float32 means float32, and on the CPU one thread computes; settings are put back.
 
-    A caller's autocast and inference mode are suspended: the first would search in bfloat16, the second would
-    take the gradients away.
+    A caller's autocast, inference mode, default dtype and default device are suspended: the first would
+    search in bfloat16, the second would take the gradients away, and worker processes do not have the others.
 
     One thread, because the order of a sum (and so its last bits) depends on how many threads share it: with
     one, a result does not depend on the core count, and processes that share the work agree with a single
     process.
     """
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    dtype, elsewhere = torch.get_default_dtype(), torch.get_default_device().type != "cpu"
     cudnn = torch.backends.cudnn
     with (
         cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=False),
         torch.autocast(device.type, enabled=False),
         torch.inference_mode(False),
+        torch.device("cpu") if elsewhere else nullcontext(),
     ):
         try:
+            torch.set_default_dtype(torch.float32)
             torch.set_float32_matmul_precision("highest")
             if device.type == "cpu":
                 torch.set_num_threads(1)
             yield
         finally:
+            torch.set_default_dtype(dtype)
             torch.set_float32_matmul_precision(precision)
             torch.set_num_threads(threads)
 
@@ -109,6 +114,14 @@ def versions() -> dict[str, str]:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
+
+
+def memory_bytes() -> int | None:
+    """The machine's memory, None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
+        return None
 
 
 def seconds_per_pass(

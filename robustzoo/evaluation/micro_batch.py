@@ -19,6 +19,8 @@ DEFAULT = 64
 # leaves fewer lanes empty at the end of each attack.
 _GAIN = 1.05
 _LARGEST = 4096
+# Tensors of an image's size that an attack keeps for each lane: image, points, best points, gradients, moves.
+_COPIES = 8
 
 
 def find(model: Callable[[Tensor], Tensor], x: Tensor, count: int, device: torch.device) -> int:
@@ -57,6 +59,51 @@ def fit(
             raise OutOfMemory(f"memory ran out on {device} with one image: use a device with more")
         size //= 2
     return size, seconds
+
+
+def within_memory(
+    model: Callable[[Tensor], Tensor],
+    x: Tensor,
+    size: int,
+    device: torch.device,
+    processes: int = 1,
+    *,
+    gradients: bool = True,
+) -> int:
+    """`size`, halved until what a forward keeps for its gradient fits into the memory of this machine.
+
+    For the CPU alone, where too large an allocation may be granted and the process killed when it is used;
+    what other devices refuse is found by `fit`.
+
+    Args:
+        x: an image, (C, H, W).
+        processes: how many share the memory.
+        gradients: the attacks need them, and the forward can record them.
+    """
+    memory = machine.memory_bytes() if device.type == "cpu" else None
+    if memory is None:
+        return size
+    # The weights are in both.
+    kept = _kept_bytes(model, x, 2) - _kept_bytes(model, x, 1) if gradients else 0
+    each = max(kept, 0) + _COPIES * x.numel() * x.element_size()
+    while size > 1 and size * each * processes > memory:
+        size //= 2
+    return size
+
+
+def _kept_bytes(model: Callable[[Tensor], Tensor], x: Tensor, size: int) -> int:
+    """Of the tensors that autograd keeps between a forward of `size` images and its gradient."""
+    storages: dict[int, tuple[Tensor, int]] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = tensor, storage.nbytes()  # held, so that no address comes twice
+        return tensor
+
+    pixels = x.expand(size, *x.shape).clone().requires_grad_(True)
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(pixels)
+    return sum(nbytes for _, nbytes in storages.values())
 
 
 def _seconds(

@@ -98,6 +98,7 @@ def prepared(
             check_labels(dataset.labels, num_classes, dataset.classes)
         subset = choose_samples(dataset, None if n is None or n >= len(dataset) else n)
         size = min(micro_batch.DEFAULT, len(subset)) if micro_batch_size is None else micro_batch_size
+        size = micro_batch.within_memory(model, dataset[subset.indices[0]][0], size, place)
         ready = Prepared(
             model,
             identify(model, name).name,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import signal
+import sys
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -74,10 +76,11 @@ def run_in_workers(
         record: as in `run_here`.
 
     Raises:
-        WorkerError: model or data cannot be sent to another process; a new process failed or was killed. The
+        WorkerError: model, data or the running script cannot be sent to another process; a new process failed or was killed. The
             others are stopped.
         Exception: what model or data raised in this process; NonFiniteLogits in any.
     """
+    _check_script()
     payload = _dumps((copies, work))
     # Spawn, not fork: a forked process inherits torch's thread pools and CUDA state in a broken condition.
     context = multiprocessing.get_context("spawn")
@@ -116,6 +119,17 @@ def run_in_workers(
 def device_of_worker(device: str, number: int) -> str:
     """Where worker `number` computes: on "cuda" each takes the next GPU, a GPU that is named is shared."""
     return f"cuda:{number % torch.cuda.device_count()}" if device == "cuda" else device
+
+
+def _check_script() -> None:
+    """Raise WorkerError where the script that runs is no file, which new processes could import."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    if path is not None and getattr(main, "__spec__", None) is None and not Path(path).exists():
+        raise WorkerError(
+            f"the script that calls evaluate is {path!r}, which worker processes cannot import; expected a "
+            "file: save the script (and call evaluate under `if __name__ == '__main__':`), or use workers=1"
+        )
 
 
 def _dumps(what: tuple[nn.Module | ModelFolder, Work]) -> bytes:

@@ -456,6 +456,40 @@ def test_the_model_and_torch_are_left_as_they_were():
     assert model.weight.requires_grad and model.weight.grad is None and not model.training
 
 
+@pytest.mark.parametrize("protocol", ["apgd-ce", "fab", "square", "pgd-5"])
+def test_default_dtype_and_device_of_the_caller_are_suspended(protocol):
+    expected = evaluate(Wrapped().eval(), (X, Y), "l2:0.3", protocol, progress=False)
+    model, before = Wrapped().eval(), (torch.get_default_dtype(), torch.get_default_device())
+    try:
+        torch.set_default_dtype(torch.float64)
+        with torch.device("meta"):
+            found = evaluate(model, (X, Y), "l2:0.3", protocol, progress=False)
+            assert torch.get_default_device().type == "meta"
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(before[0])
+    assert found.doc["samples"] == expected.doc["samples"] and torch.get_default_device() == before[1]
+
+
+def test_a_compiled_module_is_attacked_like_the_module():
+    """torch.compile's wrapper has a length, which it asks of a module that may have none."""
+    model = Wrapped().eval()
+    found, expected = (
+        evaluate(m, (X, Y), "linf:0.02", "apgd-ce", progress=False).doc
+        for m in (torch.compile(model, backend="eager"), model)
+    )
+    assert found["samples"] == expected["samples"]
+
+
+def test_weights_made_in_inference_mode_are_refused():
+    with torch.inference_mode():
+        model = Wrapped().eval()
+        with pytest.raises(GuardError, match=r"the model's weight was made under torch\.inference_mode"):
+            evaluate(model, (X, Y), "linf:0.02", "apgd-ce", progress=False)
+    with pytest.raises(GuardError, match=r"the model's weight was made under torch\.inference_mode"):
+        evaluate(model, (X, Y), "linf:0.02", "apgd-ce", progress=False)
+
+
 def test_autocast_and_inference_mode_of_the_caller_are_suspended():
     model = Wrapped().eval()
     expected = evaluate(model, (X, Y), "linf:0.1", "pgd-2", progress=False)

@@ -45,7 +45,7 @@ def test_a_micro_batch_that_does_not_fit_is_halved_before_the_start(linear):
     assert any("micro-batch 16 does not fit into the memory of cpu: 4" in e.get("text", "") for e in events)
 
 
-@pytest.mark.parametrize("after", [14, 16, 40, 130])
+@pytest.mark.parametrize("after", [16, 18, 42, 132])
 def test_samples_in_flight_are_redone_at_half_the_shape_and_say_so(linear, after):
     found = run(Small(linear, 4, after), 8).doc
     expected = {size: run(linear, size).doc["samples"] for size in (8, 4)}
@@ -95,6 +95,37 @@ def test_the_trial_doubles_while_it_pays_and_stops_where_memory_ends(monkeypatch
     assert micro_batch.find(nn.Identity(), x, 10_000, gpu) == 512
     assert micro_batch.find(nn.Identity(), x, 100, gpu) == 100
     assert micro_batch.find(nn.Identity(), x, 10_000, torch.device("cpu")) == micro_batch.DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("hidden", "each"),
+    [(0, 8 * 256), (500, 8 * 256 + 2000)],  # 8 copies of an 8x8 image; what ReLU keeps of 500 units
+    ids=["linear", "relu"],
+)
+def test_on_the_cpu_what_a_batch_keeps_is_added_up_before_it_is_asked_for(monkeypatch, hidden, each):
+    layers = [nn.Linear(64, 10)] if not hidden else [nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10)]
+    model = nn.Sequential(nn.Flatten(), *layers).requires_grad_(False)
+    monkeypatch.setattr(micro_batch.machine, "memory_bytes", lambda: 100 * each)
+    x, cpu = torch.rand(1, 8, 8), torch.device("cpu")
+    assert micro_batch.within_memory(model, x, 100, cpu) == 100
+    assert micro_batch.within_memory(model, x, 101, cpu) == 50
+    assert micro_batch.within_memory(model, x, 10**11, cpu) == 10**11 // 2**30
+    assert micro_batch.within_memory(model, x, 100, cpu, processes=3) == 25
+    assert micro_batch.within_memory(model, x, 101, torch.device("cuda")) == 101
+    without = 100 * each // 2048
+    assert micro_batch.within_memory(lambda x: fail(), x, without, cpu, gradients=False) == without
+
+
+def fail():
+    raise AssertionError("a forward that is not needed")
+
+
+def test_a_batch_that_the_machine_cannot_hold_is_halved_and_said(linear, monkeypatch):
+    monkeypatch.setattr(micro_batch.machine, "memory_bytes", lambda: 8 * 256 * 8)
+    events = []
+    found = run(linear, 64, progress=events.append)
+    assert found.doc["micro_batch_size"] == 8
+    assert any("micro-batch 64 does not fit into the memory of cpu: 8" in e.get("text", "") for e in events)
 
 
 @pytest.mark.slow

@@ -71,6 +71,22 @@ def test_a_script_without_the_main_guard_is_told_and_runs_nothing_twice(tmp_path
     assert not list(tmp_path.rglob("*.json"))
 
 
+def test_a_script_on_standard_input_is_told_to_become_a_file(tmp_path):
+    script = (
+        "import torch, robustzoo\n"
+        "if __name__ == '__main__':\n"
+        "    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()\n"
+        "    data = torch.rand(4, 1, 2, 2), torch.tensor([0, 1, 0, 1])\n"
+        "    robustzoo.evaluate(model, data, 'linf:0.1', 'pgd-2', workers=2, progress=False)\n"
+    )
+    done = subprocess.run(
+        [sys.executable], input=script, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert "'<stdin>', which worker processes cannot import; expected a file: save the script" in last
+
+
 class Meeting(nn.Module):
     """A classifier that in the calling process waits for a worker process to have begun.
 
