@@ -76,8 +76,8 @@ def run_in_workers(
         record: as in `run_here`.
 
     Raises:
-        WorkerError: model, data or the running script cannot be sent to another process; a new process failed or was killed. The
-            others are stopped.
+        WorkerError: model, data or the running script cannot be sent to another process; a new process failed
+            or was killed. The others are stopped.
         Exception: what model or data raised in this process; NonFiniteLogits in any.
     """
     _check_script()
