@@ -10,8 +10,7 @@ Contestants, each in processes of its own and one after the other:
 Seconds are those of the attack, imports and loading left out, but for robustzoo's worker processes, whose
 start counts. Memory is the peak of the resident sizes of all processes of a contestant. Forwards and
 backwards are counted by hooks on the model, an image each, in a second run on images that robustzoo left
-robust; its guards and its trial of the speed are in them. How much longer than its passes robustzoo takes is
-measured in one process, where hooks can count (`--overhead`: that alone).
+robust; its guards and its trial of the speed are in them.
 Writes evaluation.json and evaluation.md to --out.
 """
 
@@ -21,11 +20,9 @@ import argparse
 import importlib.util
 import json
 import platform
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +30,10 @@ import psutil
 import torch
 
 import robustzoo
-from robustzoo.attacks.frozen import frozen
 from robustzoo.data import evaluation_subset, load_dataset
-from robustzoo.evaluation import machine, micro_batch
+from robustzoo.evaluation import machine
 
 PROTOCOL = "aa-standard"
-RAW_SECONDS = 10.0  # in which the bare model's speed is measured
 # Contestant -> (kind, processes, threads of each).
 CONTESTANTS = {
     "robustzoo": ("robustzoo", 1, 1),
@@ -101,63 +96,6 @@ def _result(seconds: float, robust: list[bool] | None, counter: Counter | None) 
     return {"seconds": seconds, "robust": robust, **counts}
 
 
-def overhead(job: dict[str, Any]) -> dict[str, Any]:
-    """robustzoo in this process alone: its seconds, all images that passed the model by hooks (its guards,
-    trials and padding included), and the seconds that so many take at the bare model's speed, which is
-    measured before and after. Also without the padding, as Evidence counts."""
-    torch.set_num_threads(1)
-    model = robustzoo.load(job["model"])
-    data = load_dataset(model.recipe.dataset)
-    size = job["micro_batch"] or min(micro_batch.DEFAULT, len(job["indices"]))
-    before = _raw_speed(model, size)
-    counter = Counter(model)
-    start = time.perf_counter()
-    found = robustzoo.evaluate(
-        model, data, protocol=PROTOCOL, indices=job["indices"], micro_batch_size=size, progress=False
-    )
-    seconds, hooks = time.perf_counter() - start, (counter.forwards, counter.backwards)
-    raw = [statistics.mean(pair) / size for pair in zip(before, _raw_speed(model, size), strict=True)]
-    passes = (found.doc["passes"]["forward"], found.doc["passes"]["backward"])
-    by_hooks, by_evidence = (
-        forwards * raw[0] + backwards * raw[1] for forwards, backwards in (hooks, passes)
-    )
-    return {
-        "seconds": seconds,
-        "micro_batch": size,
-        "forwards": hooks[0],
-        "backwards": hooks[1],
-        "over_raw": seconds / by_hooks,
-        "over_raw_without_padding": seconds / by_evidence,
-    }
-
-
-def _raw_speed(model: torch.nn.Module, size: int) -> tuple[float, float]:
-    """Seconds of a forward and of a backward of a micro-batch, nothing else: means over RAW_SECONDS each, so
-    that the machine's slow moments are in them as they are in the evaluation."""
-    batch = torch.rand(size, *model.input_shape, generator=torch.Generator().manual_seed(0))
-
-    def forward() -> None:
-        with torch.no_grad():
-            model(batch)
-
-    def both() -> None:
-        pixels = batch.clone().requires_grad_(True)
-        torch.autograd.grad(model(pixels).sum(), pixels)
-
-    with frozen(model):
-        seconds = [_mean_seconds(work) for work in (forward, both)]
-    return seconds[0], seconds[1] - seconds[0]
-
-
-def _mean_seconds(work: Callable[[], None]) -> float:
-    work()
-    start, times = time.perf_counter(), 0
-    while time.perf_counter() - start < RAW_SECONDS:
-        work()
-        times += 1
-    return (time.perf_counter() - start) / times
-
-
 def _pyautoattack(model, x, y, eps: float, classes: int) -> torch.Tensor:
     from pyautoattack import AutoAttack
 
@@ -182,31 +120,23 @@ def _torchattacks(model, x, y, eps: float, classes: int) -> torch.Tensor:
 def contest(name: str, job: dict[str, Any]) -> dict[str, Any]:
     """Run a contestant in new processes; the slowest counts, verdicts are joined, memory is added up."""
     kind, processes, threads = CONTESTANTS[name]
-    parts = [job["indices"][i::processes] for i in range(processes)]
-    peaks: list[int] = []
-    results = in_processes(kind, [{**job, "indices": part, "threads": threads} for part in parts], peaks)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / f"{number}.json" for number in range(processes)]
+        children = []
+        for number, path in enumerate(paths):
+            part = {**job, "indices": job["indices"][number::processes], "threads": threads}
+            path.write_text(json.dumps(part))
+            children.append(psutil.Popen([sys.executable, __file__, "--child", kind, str(path)]))
+        peak = _watch(children)
+        if any(child.wait() for child in children):
+            raise SystemExit(f"{name} failed")
+        results = [json.loads(path.read_text()) for path in paths]
     robust = [False] * len(job["indices"])
     for number, result in enumerate(results):
         robust[number::processes] = result.pop("robust")
     seconds = max(result["seconds"] for result in results)
     counts = {k: sum(result[k] for result in results) for k in ("forwards", "backwards") if k in results[0]}
-    return {**results[0], **counts, "seconds": seconds, "robust": robust, "peak_mb": peaks[0] / 1e6}
-
-
-def in_processes(kind: str, jobs: list[dict[str, Any]], peaks: list[int] | None = None) -> list[Any]:
-    """What each job gives in a process of its own, all at once; their peak memory is added to `peaks`."""
-    with tempfile.TemporaryDirectory() as folder:
-        children = []
-        for number, job in enumerate(jobs):
-            path = Path(folder) / f"{number}.json"
-            path.write_text(json.dumps(job))
-            children.append(psutil.Popen([sys.executable, __file__, "--child", kind, str(path)]))
-        peak = _watch(children)
-        if any(child.wait() for child in children):
-            raise SystemExit(f"{kind} failed")
-        if peaks is not None:
-            peaks.append(peak)
-        return [json.loads((Path(folder) / f"{i}.json").read_text()) for i in range(len(jobs))]
+    return {**results[0], **counts, "seconds": seconds, "robust": robust, "peak_mb": peak / 1e6}
 
 
 def _watch(children: list[psutil.Popen]) -> int:
@@ -244,21 +174,9 @@ def table(document: dict[str, Any]) -> str:
             "",
             f"robustzoo takes {ratios}.",
             "",
-            overhead_line(document["overhead"]),
-            "",
             f"{document['machine']}; {', '.join(f'{k} {v}' for k, v in document['versions'].items())}; "
             f"`{document['command']}`",
         ]
-    )
-
-
-def overhead_line(found: dict[str, Any]) -> str:
-    """What `overhead` measured, in words."""
-    return (
-        f"In one process it takes {found['seconds']:.1f} s: {found['over_raw']:.2f} times what the "
-        f"{found['forwards']:,} forwards and {found['backwards']:,} backwards that hooks count take at the "
-        f"bare model's speed (micro-batch {found['micro_batch']}), and "
-        f"{found['over_raw_without_padding']:.2f} times what those of Evidence (no padding) take."
     )
 
 
@@ -290,7 +208,6 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 row[f"{kind}_each"] = found[kind] / len(counted)
     return {
         "model": arguments.model,
-        "overhead": in_processes("overhead", [job])[0],
         "n": len(indices),
         "counted_images": len(counted),
         "contestants": rows,
@@ -313,19 +230,12 @@ def main() -> None:
     parser.add_argument("--count-images", type=int, default=8, help="0 counts nothing")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each; the median is shown")
     parser.add_argument("--out", type=Path, help="folder for evaluation.json and evaluation.md")
-    parser.add_argument("--overhead", action="store_true", help="measure robustzoo's own overhead alone")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         kind, path = arguments.child
         job = json.loads(Path(path).read_text())
-        Path(path).write_text(json.dumps(overhead(job) if kind == "overhead" else attack(kind, job)))
-        return
-    if arguments.overhead:
-        data = load_dataset(robustzoo.load(arguments.model).recipe.dataset)
-        job = {"model": arguments.model, "indices": evaluation_subset(data, arguments.n).indices}
-        (found,) = in_processes("overhead", [{**job, "micro_batch": arguments.micro_batch}])
-        print(overhead_line(found))
+        Path(path).write_text(json.dumps(attack(kind, job)))
         return
     document = run(arguments)
     print(table(document))
