@@ -8,6 +8,7 @@ from robustzoo.data import DataError, ImageDataset, MixedImages, MixedOrder, Tra
 from robustzoo.data.readers.generated import GeneratedImages
 from robustzoo.registry import Recipe
 from robustzoo.registry.recipes import partial
+from robustzoo.registry.rules import generated_images
 from training.arguments import Job
 from training.readable_images import ReadableImages
 
@@ -17,7 +18,8 @@ class TrainingData:
     """What a run reads.
 
     Attributes:
-        recipe: the recipe asked for, or where only a part of its data is at hand the one of that part.
+        recipe: the recipe asked for, or where other data are at hand (a part of the images, another number
+            of generated ones) the one of those data.
         images: the training images, with generated ones behind the originals where the recipe has them.
         originals: the training images without generated ones.
         order: which of them make up the batch of a step.
@@ -68,5 +70,13 @@ def open_training_data(recipe: Recipe, job: Job) -> TrainingData:
     if recipe.extra_data == "none":
         return data
     generated = GeneratedImages(job.extra_data, images.image_shape, images.num_classes)
+    expected = generated_images(recipe.extra_data)
+    if ":" in recipe.extra_data and len(generated) != expected:
+        raise DataError(
+            f"{recipe.name} is a training with {expected:,} generated images, but {job.extra_data} has "
+            f"{len(generated):,}: give the file it was made with, or set extra_data=ddpm"
+        )
+    recipe = partial(recipe, generated=len(generated))
     order = MixedOrder(len(images), len(generated), recipe.batch_size, recipe.extra_fraction, job.seed)
-    return replace(data, images=MixedImages(images, generated), order=order, generated=len(generated))
+    mixed = MixedImages(images, generated)
+    return replace(data, recipe=recipe, images=mixed, order=order, generated=len(generated))

@@ -60,13 +60,16 @@ def check_resumed(job: Job, run: RunFolder, world_size: int) -> str | None:
     then = before["recipe"]
     same_file = {} if job.init_file is None else {"init": then.get("init")}  # its hash is compared later
     made = recipe(job.name, (job.overrides | same_file) or None)
-    if made.training_images is None:
-        try:
-            made = partial(made, images=then.get("training_images"))
-        except RecipeError as error:
-            raise RunFolderError(
-                f"{run.config} is damaged: {error}; restore it, or begin a new run in another --out"
-            ) from error
+    try:
+        made = partial(
+            made,
+            images=then.get("training_images") if made.training_images is None else None,
+            generated=before["fixed"].get("generated_images") if made.extra_data == "ddpm" else None,
+        )
+    except (RecipeError, TypeError) as error:
+        raise RunFolderError(
+            f"{run.config} is damaged: {error}; restore it, or begin a new run in another --out"
+        ) from error
     of_data = {key: before["fixed"].get(key) for key in _FROM_DATA}
     fixed = fixed_settings(job, made, job.launch(made, world_size)) | of_data
     settings = {"fixed": fixed, "recipe": made.to_json()}
