@@ -236,7 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--resume",
         action="store_true",
-        help="continue RUN from its newest whole checkpoint (from step 0 if it has none yet)",
+        help="continue RUN from its newest checkpoint (from step 0 if it has none yet)",
     )
     every = "optimizer steps (default: 1/20 of the recipe's, and at the end)"
     add("--checkpoint-every", type=_positive, metavar="N", help=every)

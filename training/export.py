@@ -71,7 +71,7 @@ def export_run(run: RunFolder, *, best: bool = False) -> tuple[Path, int, str]:
         The model folder, the optimizer steps done, and the SHA-256 of the weights.
 
     Raises:
-        RunFolderError: no run or no whole checkpoint there, a damaged one, or no validation yet.
+        RunFolderError: no run or no checkpoint there, a damaged one, or no validation yet.
     """
     step, folder = chosen(run, best=best)
     run.check_intact(step)

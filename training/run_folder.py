@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +27,7 @@ from training.best import NO_READING, Best
 
 SCHEMA = "robustzoo.run/1"
 _TEMPORARY, _DISCARDED, _MANIFEST = ".writing-", ".discarded-", "manifest.json"
+_NAME = re.compile(r"step_([0-9]{8,})")
 _ANEW = "restore it, or begin a new run in another --out"
 
 
@@ -53,10 +55,10 @@ class RunFolder:
         """Whether a run may start or continue here: the optimizer steps already done. Writes nothing.
 
         settings: JSON-able; what is under the key "fixed" must be the same when a run is resumed. A run
-        without a whole checkpoint resumes at step 0.
+        without a checkpoint resumes at step 0.
 
         Raises:
-            RunFolderError: as `check_place`, or a run with other fixed settings.
+            RunFolderError: as `check_place`, a run with other fixed settings, or a damaged newest checkpoint.
         """
         self.check_place(resume=resume)
         if not resume:
@@ -69,7 +71,7 @@ class RunFolder:
                 f"cannot resume {self.path} with other settings: {listed}. Start it as before (config.json "
                 "has its command), or begin a new run in another --out"
             )
-        return self.latest_step() or 0
+        return self.newest_step() or 0
 
     def check_place(self, *, resume: bool) -> None:
         """The part of `check` that needs nothing but the folder. Writes nothing.
@@ -163,7 +165,11 @@ class RunFolder:
         return self.checkpoints / f"{_TEMPORARY}step_{step:08d}"
 
     def commit(self, step: int, best: Best = NO_READING, keep: int = 2) -> None:
-        """Make a completely written checkpoint visible, then discard all but the newest `keep` and the best.
+        """Make a completely written checkpoint visible, then discard what is older than the newest `keep`.
+
+        Those are counted among whole checkpoints up to this one, and the best that each of them knows of is
+        kept too. Checkpoints after `step` are left alone until the run has come past them: they may have been
+        put back by hand.
 
         best: the best reading so far, kept with the checkpoint; its step is that of a checkpoint, or 0.
         """
@@ -181,10 +187,11 @@ class RunFolder:
         written.replace(final)
         atomic_files.sync(self.checkpoints)
         atomic_files.write_text(self.checkpoints / "latest", final.name + "\n")
-        newest = self._steps()[-keep:]
+        until_now = [known for known in self._steps() if known <= step]
+        newest = [known for known in until_now if self._damage(known) is None][-keep:]
         # The best of each: should the newest be damaged, the one before still has its own.
         kept = {*newest, *(self.best(newest_step).step for newest_step in newest)}
-        for step_before in self._steps():
+        for step_before in until_now:
             if step_before not in kept:
                 self._discard(self.checkpoint(step_before))
 
@@ -202,8 +209,29 @@ class RunFolder:
 
     def latest_step(self) -> int | None:
         """Step of the newest whole checkpoint, None where there is none."""
-        whole = [step for step in self._steps() if self._is_whole(step)]
+        whole = [step for step in self._steps() if self._damage(step) is None]
         return whole[-1] if whole else None
+
+    def newest_step(self) -> int | None:
+        """Step of the newest checkpoint, None where there is none.
+
+        Raises:
+            RunFolderError: it is not whole. It was when it got its name, so something happened to it, and the
+                one before is no silent substitute.
+        """
+        steps = self._steps()
+        if not steps:
+            return None
+        damage, before = self._damage(steps[-1]), self.latest_step()
+        if damage is None:
+            return steps[-1]
+        folder = self.checkpoint(steps[-1])
+        doomed = [self.checkpoint(step).name for step in steps if before is None or step > before]
+        go_on = "begin at step 0" if before is None else f"go on from {self.checkpoint(before).name}"
+        raise RunFolderError(
+            f"the checkpoint {folder} is damaged: {damage}; restore it, or delete {' and '.join(doomed)} to "
+            f"{go_on}"
+        )
 
     def check_intact(self, step: int) -> None:
         """Read the checkpoint after `step` steps, every byte.
@@ -212,10 +240,8 @@ class RunFolder:
             RunFolderError: it is not there, or a file of it is not the one that was written.
         """
         folder = self.checkpoint(step)
-        if not self._is_whole(step):
-            raise RunFolderError(
-                f"the checkpoint {folder} is missing, or files of it are; restore it, or take the newest one"
-            )
+        if (damage := self._damage(step)) is not None:
+            raise RunFolderError(f"the checkpoint {folder} is damaged: {damage}; restore it")
         for name, file in self._files(step).items():
             if _sha256(folder / name) != file["sha256"]:
                 raise RunFolderError(
@@ -231,16 +257,28 @@ class RunFolder:
         return files
 
     def _steps(self) -> list[int]:
-        names = [path.name for path in self.checkpoints.glob("step_*") if path.is_dir()]
-        return sorted(int(name.removeprefix("step_")) for name in names)
+        """Steps of all checkpoints, in order; names that no checkpoint has (a copy, say) are not ours."""
+        found = (_NAME.fullmatch(path.name) for path in self.checkpoints.glob("step_*") if path.is_dir())
+        steps = (int(name[1]) for name in found if name)
+        return sorted(step for step in steps if self.checkpoint(step).is_dir())
 
-    def _is_whole(self, step: int) -> bool:
+    def _damage(self, step: int) -> str | None:
+        """What is missing of a checkpoint, or of another size than when it was written; None: it is whole."""
         folder = self.checkpoint(step)
         try:
-            files = self._files(step).items()
-            return all((folder / name).stat().st_size == file["bytes"] for name, file in files)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return False
+            sizes = {name: file["bytes"] for name, file in self._files(step).items()}
+        except FileNotFoundError:
+            return f"it has no {_MANIFEST}"
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return f"its {_MANIFEST} cannot be read ({error})"
+        for name, size in sizes.items():
+            try:
+                found = (folder / name).stat().st_size
+            except OSError:
+                return f"{name} is missing"
+            if found != size:
+                return f"{name} has {found:,} bytes and was written with {size:,}"
+        return None
 
     def _discard(self, folder: Path) -> None:
         # Renamed first: a checkpoint that is half deleted must not carry the name of a whole one.

@@ -214,7 +214,7 @@ def introduce(
         say(f"not the whole data set, so not a model of its name: {data.images.shortfall}")
     what = f"resuming after step {done:,}" if done else "cost"
     if job.resume and not done:
-        what = "resuming at step 0, for there is no whole checkpoint yet"
+        what = "resuming at step 0, for there is no checkpoint yet"
     say(f"{what}: {expected_cost(recipe, last_step - done)}")
     say(f"validation: {validation.describe()}")
 
