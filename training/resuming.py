@@ -47,6 +47,26 @@ def steps_done(run: RunFolder, settings: dict[str, Any], last_step: int, *, resu
     return done
 
 
+def claim(run: RunFolder, settings: dict[str, Any], last_step: int, done: int, *, resume: bool) -> None:
+    """Keep the folder for this process, if it still is what `steps_done` found: another training may have
+    begun and even ended there since.
+
+    Raises:
+        RunFolderError: another process trains there, or has.
+    """
+    run.claim()
+    try:
+        now = steps_done(run, settings, last_step, resume=resume)
+        if now != done:
+            raise RunFolderError(
+                f"another process has trained in {run.path} while this one started: {now:,} steps are done "
+                f"now, {done:,} were then; start again, with --resume"
+            )
+    except RunFolderError:
+        run.release()
+        raise
+
+
 def check_resumed(job: Job, run: RunFolder, world_size: int) -> str | None:
     """Compare the command line with the run it is to continue; what depends on the data is taken as it was.
 

@@ -115,11 +115,15 @@ class RunFolder:
         except OSError as error:
             raise RunFolderError(f"cannot write in {self.path}: {error}; choose another --out") from error
 
+    def release(self) -> None:
+        """Let go of what `claim` keeps."""
+        self._held = None
+
     def check_free(self) -> None:
         """Raise RunFolderError where another process trains here; what `claim` says, before time is spent."""
         if (self.path / folder_lock.NAME).exists():
             self.claim()
-            self._held = None  # let go
+            self.release()
 
     def begin(self, settings: dict[str, Any]) -> None:
         """Write config.json where there is none, and remove what a killed process left behind.

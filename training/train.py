@@ -58,7 +58,7 @@ from training.leaving import leave
 from training.passes import Passes
 from training.progress import Clock, Metrics, say, step_line
 from training.refusals import REFUSALS
-from training.resuming import fixed_settings, steps_done
+from training.resuming import claim, fixed_settings, steps_done
 from training.run_folder import RunFolder
 from training.schedule import expected_cost, learning_rate
 from training.step import Outcome, Step
@@ -107,7 +107,7 @@ def train(job: Job) -> None:
     if done:
         group.decide(lambda: run.check_intact(done))
         zero.load_state(engine, run.checkpoint(done), group.rank, average)
-    group.decide(run.claim)
+    group.decide(lambda: claim(run, settings, last_step, done, resume=job.resume))
     if group.is_main:
         run.begin(settings)
         introduce(job, data, launch, validation, initial, done, last_step)

@@ -13,7 +13,7 @@ from tests.training.small import AT_TRH, TRADES_TRH, small
 from tests.training.test_usage import LAUNCHED, run
 from training.arguments import parse
 from training.best import NO_READING, Best
-from training.resuming import check_resumed, fixed_settings
+from training.resuming import check_resumed, claim, fixed_settings, steps_done
 from training.run_folder import RunFolder, RunFolderError
 
 STEPS = 4
@@ -79,6 +79,28 @@ def test_a_damaged_configuration_is_refused(tmp_path, damage):
     begun.config.write_text(json.dumps(json.loads(begun.config.read_text()) | damage))
     with pytest.raises(RunFolderError, match=r"config\.json .*damaged.*begin a new run in another --out"):
         judge(begun)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is held on Windows")
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_training_that_came_in_between_is_seen_once_the_folder_is_held(tmp_path, resume):
+    """Both have checked; the other one trains and ends before this one holds the folder."""
+    first = begin(tmp_path / "first", 2)
+    settings = first.settings()
+    second = RunFolder(tmp_path / ("first" if resume else "new"))
+    done = steps_done(second, settings, STEPS, resume=resume)
+    other = RunFolder(second.path)
+    claim(other, settings, STEPS, done, resume=resume)
+    with pytest.raises(RunFolderError, match="another process is training in"):
+        claim(second, settings, STEPS, done, resume=resume)
+    other.begin(settings)
+    other.writing(STEPS).mkdir()
+    other.commit(STEPS)
+    other.release()
+    words = "4 steps are done now, 2 were then; start again, with --resume" if resume else "run with --resume"
+    with pytest.raises(RunFolderError, match=words):
+        claim(second, settings, STEPS, done, resume=resume)
+    RunFolder(second.path).claim()  # let go again
 
 
 def test_an_unfinished_run_goes_on(tmp_path):

@@ -137,7 +137,7 @@ def test_interrupted_and_resumed(train, tmp_path, monkeypatch, capsys, stage, mo
     capsys.readouterr()
     assert train([*arguments, *out, "--resume"]) == 0
     at_zero = moment == "before the first checkpoint"
-    where = "at step 0, for there is no whole checkpoint yet:" if at_zero else "after step 2:"
+    where = "at step 0, for there is no checkpoint yet:" if at_zero else "after step 2:"
     assert f"resuming {where}" in capsys.readouterr().err
     for file in ("model/model.safetensors", "model/config.json"):
         assert sha256_file(tmp_path / "killed" / file) == sha256_file(tmp_path / "whole" / file)
