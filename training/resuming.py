@@ -8,11 +8,13 @@ from typing import Any
 
 from robustzoo.registry import Recipe, RecipeError, recipe
 from robustzoo.registry.recipes import partial
+from robustzoo.registry.rules import generated_images
 from training.arguments import Job
 from training.launch import Launch
-from training.run_folder import RunFolder, RunFolderError
+from training.run_folder import ANEW, RunFolder, RunFolderError
 
-_FROM_DATA = ("training_images", "generated_images")  # known once the data are open
+# Known once the data are open.
+_FROM_DATA = ("training_images", "generated_images", "training_data_digest", "generated_data_digest")
 
 
 def fixed_settings(job: Job, made: Recipe, launch: Launch) -> dict[str, Any]:
@@ -38,6 +40,9 @@ def steps_done(run: RunFolder, settings: dict[str, Any], last_step: int, *, resu
     Raises:
         RunFolderError: the folder cannot be used so.
     """
+    if resume:
+        run.check_place(resume=True)
+        begun_recipe(run)
     done = run.check(settings, resume=resume)
     if done > last_step:
         raise RunFolderError(
@@ -45,6 +50,20 @@ def steps_done(run: RunFolder, settings: dict[str, Any], last_step: int, *, resu
             "--max-steps out or raise it, or begin a new run in another --out"
         )
     return done
+
+
+def begun_recipe(run: RunFolder) -> Recipe:
+    """The recipe that a run was begun with. Raises RunFolderError where config.json does not hold it."""
+    settings = run.settings()
+    try:
+        begun = Recipe.from_json(settings["recipe"])
+    except (RecipeError, TypeError) as error:
+        raise RunFolderError(f"{run.config} is damaged: {error}; {ANEW}") from error
+    if begun.digest != settings["fixed"].get("recipe_digest"):
+        raise RunFolderError(
+            f"{run.config} is damaged: its recipe, {begun.name}, is not that of its recipe_digest; {ANEW}"
+        )
+    return begun
 
 
 def claim(run: RunFolder, settings: dict[str, Any], last_step: int, done: int, *, resume: bool) -> None:
@@ -77,19 +96,15 @@ def check_resumed(job: Job, run: RunFolder, world_size: int) -> str | None:
         RunFolderError: the folder cannot be used so. RecipeError: as `robustzoo.registry.recipe`.
     """
     before = run.settings()
-    then = before["recipe"]
-    same_file = {} if job.init_file is None else {"init": then.get("init")}  # its hash is compared later
+    then = begun_recipe(run)
+    same_file = {} if job.init_file is None else {"init": then.init}  # its hash is compared later
     made = recipe(job.name, (job.overrides | same_file) or None)
-    try:
-        made = partial(
-            made,
-            images=then.get("training_images") if made.training_images is None else None,
-            generated=before["fixed"].get("generated_images") if made.extra_data == "ddpm" else None,
-        )
-    except (RecipeError, TypeError) as error:
-        raise RunFolderError(
-            f"{run.config} is damaged: {error}; restore it, or begin a new run in another --out"
-        ) from error
+    made = partial(
+        made,
+        images=made.training_images
+        or (then.training_images if then.training_data == made.training_data else None),
+        generated=generated_images(then.extra_data) or None if made.extra_data == "ddpm" else None,
+    )
     of_data = {key: before["fixed"].get(key) for key in _FROM_DATA}
     fixed = fixed_settings(job, made, job.launch(made, world_size)) | of_data
     settings = {"fixed": fixed, "recipe": made.to_json()}

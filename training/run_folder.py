@@ -28,7 +28,7 @@ from training.best import NO_READING, Best
 SCHEMA = "robustzoo.run/1"
 _TEMPORARY, _DISCARDED, _MANIFEST = ".writing-", ".discarded-", "manifest.json"
 _NAME = re.compile(r"step_([0-9]{8,})")
-_ANEW = "restore it, or begin a new run in another --out"
+ANEW = "restore it, or begin a new run in another --out"
 
 
 def averages_file(rank: int | None) -> str:
@@ -152,12 +152,12 @@ class RunFolder:
                 f"{self.path} is not a run folder: it has no config.json; give the --out of a run"
             ) from error
         except (OSError, ValueError) as error:
-            raise RunFolderError(f"{self.config} cannot be read: {error}; {_ANEW}") from error
+            raise RunFolderError(f"{self.config} cannot be read: {error}; {ANEW}") from error
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise RunFolderError(f"{self.config} is not a configuration of schema {SCHEMA}; {_ANEW}")
+            raise RunFolderError(f"{self.config} is not a configuration of schema {SCHEMA}; {ANEW}")
         for key in ("fixed", "recipe"):
             if not isinstance(document.get(key), dict):
-                raise RunFolderError(f"{self.config} has no {key!r}, so it is damaged; {_ANEW}")
+                raise RunFolderError(f"{self.config} has no {key!r}, so it is damaged; {ANEW}")
         return document
 
     def checkpoint(self, step: int) -> Path:

@@ -73,12 +73,24 @@ def test_another_run_and_other_processes_are_refused(tmp_path):
         judge(begun, processes=2)
 
 
-@pytest.mark.parametrize("damage", [{"fixed": 1}, {"recipe": []}, {"recipe": {"training_images": "x"}}])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"fixed": 1},
+        {"fixed": {}},
+        {"recipe": []},
+        {"recipe": {}},
+        {"recipe": {"training_images": "x"}},
+        {"recipe": parse([TRADES_TRH]).recipe().to_json()},
+    ],
+)
 def test_a_damaged_configuration_is_refused(tmp_path, damage):
     begun = begin(tmp_path / "run", 2)
     begun.config.write_text(json.dumps(json.loads(begun.config.read_text()) | damage))
     with pytest.raises(RunFolderError, match=r"config\.json .*damaged.*begin a new run in another --out"):
         judge(begun)
+    with pytest.raises(RunFolderError, match=r"config\.json .*damaged.*begin a new run in another --out"):
+        steps_done(begun, {"fixed": {}}, STEPS, resume=True)  # on several machines the only judge
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing is held on Windows")
