@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
+from typing import Any
 
-from robustzoo.data import DataError, ImageDataset, MixedImages, MixedOrder, TrainingOrder, load_dataset
+from robustzoo.data import (
+    DataError,
+    ImageDataset,
+    MixedImages,
+    MixedOrder,
+    TrainingOrder,
+    evaluation_subset,
+    load_dataset,
+)
 from robustzoo.data.readers.generated import GeneratedImages
 from robustzoo.registry import Recipe
 from robustzoo.registry.recipes import partial
 from robustzoo.registry.rules import generated_images
 from training.arguments import Job
 from training.readable_images import ReadableImages
+
+_LOOKED_AT = 16  # images whose pixels a digest covers: reading all of ImageNet takes minutes
 
 
 @dataclass(frozen=True)
@@ -24,7 +36,7 @@ class TrainingData:
         originals: the training images without generated ones.
         order: which of them make up the batch of a step.
         holdout: images kept out of training, to choose by.
-        generated: how many of `images` are generated.
+        generated: the generated ones among `images`, None where there are none.
     """
 
     recipe: Recipe
@@ -32,14 +44,37 @@ class TrainingData:
     originals: ImageDataset
     order: TrainingOrder | MixedOrder
     holdout: ImageDataset
-    generated: int = 0
+    generated: ImageDataset | None = None
 
     def describe(self) -> str:
         """One line for people."""
         what = f"{len(self.images):,} images"
         if self.generated:
-            what += f", {self.generated:,} of them generated ({self.recipe.extra_fraction:.0%} of a batch)"
+            what += (
+                f", {len(self.generated):,} of them generated ({self.recipe.extra_fraction:.0%} of a batch)"
+            )
         return what
+
+    def identity(self) -> dict[str, Any]:
+        """What tells these images from others, JSON-able: their numbers and `digest`s.
+
+        Raises:
+            DataError, MissingData: an image that a digest looks at cannot be read.
+        """
+        return {
+            "training_images": len(self.images),
+            "generated_images": 0 if self.generated is None else len(self.generated),
+            "training_data_digest": digest(self.originals),
+            "generated_data_digest": None if self.generated is None else digest(self.generated),
+        }
+
+
+def digest(images: ImageDataset) -> str:
+    """sha256 (hex) over all labels, as little-endian int64, and over the pixels of a few images, always the
+    same ones: other data are told by it, but not every change of a single image.
+    """
+    looked_at = evaluation_subset(images, min(len(images), _LOOKED_AT)).digest
+    return hashlib.sha256(images.labels.astype("<i8").tobytes() + bytes.fromhex(looked_at)).hexdigest()
 
 
 def open_training_data(recipe: Recipe, job: Job) -> TrainingData:
@@ -79,4 +114,4 @@ def open_training_data(recipe: Recipe, job: Job) -> TrainingData:
     recipe = partial(recipe, generated=len(generated))
     order = MixedOrder(len(images), len(generated), recipe.batch_size, recipe.extra_fraction, job.seed)
     mixed = MixedImages(images, generated)
-    return replace(data, recipe=recipe, images=mixed, order=order, generated=len(generated))
+    return replace(data, recipe=recipe, images=mixed, order=order, generated=generated)

@@ -250,8 +250,7 @@ def snapshot(job: Job, data: TrainingData, launch: Launch) -> dict[str, Any]:
         "command": shlex.join(sys.argv),
         "fixed": {
             **fixed_settings(job, recipe, launch),
-            "training_images": len(data.images),
-            "generated_images": data.generated,
+            **data.identity(),
         },
         "recipe": recipe.to_json(),
         "deepspeed_config": zero.config(recipe, launch),

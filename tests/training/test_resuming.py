@@ -25,7 +25,7 @@ def begin(path, steps: int, best: Best = NO_READING, flags: tuple[str, ...] = ()
     job, begun = parse([*BEGUN, *flags, "--out", str(path)]), RunFolder(path)
     made = partial(job.recipe(), images=images)
     fixed = fixed_settings(job, made, job.launch(made, 1))
-    data = {"training_images": images or 1147, "generated_images": 0}
+    data = {"training_images": images or 1147, "training_data_digest": "d" * 64}
     path.mkdir()
     begun.begin({"fixed": fixed | data, "recipe": made.to_json()})
     if steps:
