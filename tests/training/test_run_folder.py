@@ -184,7 +184,10 @@ def test_the_log_is_cut_back_to_the_checkpoint(tmp_path):
     for step in (1, 2, 3, 4):
         first.write(step, total=float(step))
     first.close()
-    path.write_text(path.read_text() + '{"step": 5, "to')  # killed in the middle of a line
+    lines = path.read_bytes().splitlines(keepends=True)
+    strange = [b'{"step": 1, "\xff": 0}\n', b'{"total": 1.0}\n', b'{"step": "1"}\n', b"[]\n"]
+    cut = b'{"step": 5, "to'  # killed in the middle of a line
+    path.write_bytes(b"".join([*strange, *lines, cut]))
     second = Metrics(path, 2)
     second.write(3, total=-3.0)
     second.close()
