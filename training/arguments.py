@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from robustzoo.registry.fields import RecipeError
 from robustzoo.registry.names import did_you_mean
 from robustzoo.registry.overrides import parse_assignments
 from training.launch import OFFLOADS, PRECISIONS, Launch
+from training.launcher import speaks
 from training.progress import say
 
 INIT_FROM_RECIPE = "recipe"
@@ -150,13 +150,13 @@ def parse(argv: Sequence[str] | None = None) -> Job:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse's, whose error is one line and not the usage of every flag above it, said by rank 0 alone."""
+    """argparse's, whose error is one line and not the usage of every flag above it, said by one rank."""
 
     def error(self, message: str) -> NoReturn:
         unknown = message.removeprefix(_UNKNOWN).split() if message.startswith(_UNKNOWN) else []
         flags = [flag for action in self._actions for flag in action.option_strings]
         near = "".join(did_you_mean(word.partition("=")[0], flags) for word in unknown[:1])
-        if os.environ.get("RANK", "0") == "0":
+        if speaks():
             say(f"error: {message}.{near} `python training/train.py --help` explains every argument")
         sys.exit(2)
 

@@ -19,7 +19,6 @@ docs/training.md.
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import shutil
 import signal
@@ -54,6 +53,7 @@ from training.best import Best
 from training.data import TrainingData, open_training_data
 from training.export import export_model
 from training.launch import Launch
+from training.launcher import speaks
 from training.leaving import leave
 from training.passes import Passes
 from training.progress import Clock, Metrics, say, step_line
@@ -286,7 +286,7 @@ def main(argv: list[str] | None = None) -> int:
         say("error: interrupted before the first step; nothing is lost")
         return 128 + signal.SIGINT
     except REFUSALS as error:
-        if os.environ.get("RANK", "0") == "0":
+        if speaks():
             say(f"error: {error}")
         return 2
     return 0

@@ -13,7 +13,7 @@ from robustzoo.registry import IncompatibleName, RecipeError, UnknownName, recip
 from robustzoo.registry.catalog import DATASETS
 from training.arguments import Job, parse
 from training.launch import LaunchError
-from training.launcher import check_environment
+from training.launcher import check_environment, speaks
 from training.progress import say
 from training.resuming import check_resumed
 from training.run_folder import RunFolder, RunFolderError
@@ -26,18 +26,18 @@ class UsageError(ValueError):
 def leave_early(argv: Sequence[str] | None = None) -> None:
     """Leave with status 2 if the command line cannot start a run, with 0 if the run to resume is finished.
 
-    The reason is told in words, on rank 0. What needs torch or an open data set is refused later, by train.py
-    itself. Writes nothing.
+    The reason is told in words, on one rank. What needs torch or an open data set is refused later, by
+    train.py itself. Writes nothing.
     """
     try:
         check_environment()
         finished = check(parse(argv))
     except (IncompatibleName, LaunchError, RecipeError, RunFolderError, UnknownName, UsageError) as error:
-        if os.environ.get("RANK", "0") == "0":
+        if speaks():
             say(f"error: {error}")
         sys.exit(2)
     if finished is not None:
-        if os.environ.get("RANK", "0") == "0":
+        if speaks():
             say(finished)
         sys.exit(0)
 

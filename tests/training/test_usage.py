@@ -82,12 +82,23 @@ def test_before_torch_is_loaded(subprocess_environment, tmp_path, arguments, wor
 
 def test_only_rank_zero_speaks(subprocess_environment, tmp_path):
     (tmp_path / "file").touch()
-    for rank, words in (("1", ""), ("0", "error: file is a file; choose another --out\n")):
+    refused = f"error: {tmp_path / 'file'} is a file; choose another --out\n"
+    for rank, words in (("1", ""), ("0", refused)):
         launched = subprocess_environment | LAUNCHED | {"RANK": rank, "LOCAL_RANK": rank}
         done = run(launched, tmp_path, AT_TRH, "--out", "file")
         assert (done.returncode, done.stdout, done.stderr) == (2, "", words)
     done = run(launched | {"RANK": "1"}, tmp_path, AT_TRH, "--out", "run", "--zero", "4")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+@pytest.mark.parametrize(
+    "left_over", [{"RANK": "1"}, {"RANK": "x"}, LAUNCHED | {"RANK": "2", "LOCAL_RANK": "2"}]
+)
+def test_a_rank_left_over_from_a_launcher_silences_nothing(subprocess_environment, tmp_path, left_over):
+    for arguments in (["nope"], [AT_TRH, "--out", "run", "--zero", "4"]):
+        done = run(subprocess_environment | left_over, tmp_path, *arguments)
+        assert (done.returncode, done.stdout) == (2, "") and "error: " in done.stderr
+        assert "unset RANK and WORLD_SIZE for one process" in done.stderr
 
 
 @pytest.mark.parametrize(
