@@ -182,12 +182,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--data",
+        type=_path,
         metavar="[KEY:]DIR",
         help="root folder of the dataset (not needed for digits); with KEY, such as cifar10jpg:DIR, that of "
         "another dataset of the same shape and number of classes, which makes it a changed recipe",
     )
     add(
         "--extra-data",
+        type=_path,
         metavar="PATH|none",
         help=".npz of generated images (arrays image and label) for recipes that mix them in; none: train "
         "without, a changed recipe",
@@ -227,6 +229,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--init",
+        type=_path,
         default=INIT_FROM_RECIPE,
         metavar="recipe|random|PATH",
         help="initial weights (default: recipe)",
@@ -261,9 +264,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _folder(text: str) -> Path:
+    return Path(_path(text))
+
+
+def _path(text: str) -> str:
     if not text.strip():  # a shell variable that was not set; Path("") would be the working directory
-        raise argparse.ArgumentTypeError("expected a folder, got an empty text")
-    return Path(text)
+        raise argparse.ArgumentTypeError(f"expected a path, got {text!r}")
+    return text
 
 
 def _positive(text: str) -> int:
