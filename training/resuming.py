@@ -11,7 +11,7 @@ from robustzoo.registry.recipes import partial
 from robustzoo.registry.rules import generated_images
 from training.arguments import Job
 from training.launch import Launch
-from training.run_folder import ANEW, RunFolder, RunFolderError
+from training.run_folder import ANEW, RunFolder, RunFolderError, hash_file
 
 # Known once the data are open.
 _FROM_DATA = ("training_images", "generated_images", "training_data_digest", "generated_data_digest")
@@ -113,6 +113,12 @@ def check_resumed(job: Job, run: RunFolder, world_size: int) -> str | None:
     early = done < last_step and run.best(done).stops(job.early_stopping)
     if not (done == last_step or early) or not _exported(run.model, partial(made, steps=done)):
         return None
+    if not run.exported_intact():
+        raise RunFolderError(
+            f"{run.path} is finished, but the weights in {run.model} are not those that were exported "
+            f"({hash_file(run.model).name} has their hash): `python training/export.py {run.path}` writes "
+            "the model again from the last checkpoint"
+        )
     what = f"was ended by --early-stopping after {done:,} steps" if early else f"has done its {done:,} steps"
     return (
         f"nothing to resume: {run.path} {what}, and its model is {run.model}. "

@@ -5,6 +5,7 @@
     RUN/checkpoints/latest     name of the newest checkpoint, for DeepSpeed's own tools
     RUN/checkpoints/step_00000200/
     RUN/model/                 the model folder, once training has ended
+    RUN/model.sha256           the hash of its weights, as `sha256sum -c` reads it
     RUN/model_best/            that of the best checkpoint, where it was asked for (training/export.py --best)
 
 A checkpoint is written under a temporary name and renamed once every byte is on the disk: a process killed at
@@ -34,6 +35,11 @@ ANEW = "restore it, or begin a new run in another --out"
 def averages_file(rank: int | None) -> str:
     """Name of the averaged weights in a checkpoint, or of the parts of them that a rank keeps (ZeRO 3)."""
     return f"averaged_weights{'' if rank is None else f'_rank{rank:05d}'}.safetensors"
+
+
+def hash_file(model: Path) -> Path:
+    """Beside a model folder of a run: the SHA-256 of the weights that were exported to it."""
+    return model.with_name(f"{model.name}.sha256")
 
 
 class RunFolderError(ValueError):
@@ -210,6 +216,14 @@ class RunFolder:
             return Best(**manifest["best"])
         except (OSError, ValueError, KeyError, TypeError):
             return NO_READING
+
+    def exported_intact(self) -> bool:
+        """Whether the weights in `model` are those that were exported; True where no hash of them is kept."""
+        try:
+            known = hash_file(self.model).read_text(encoding="utf-8").split()[0]
+        except (OSError, ValueError, IndexError):
+            return True
+        return known == _sha256(self.model / "model.safetensors")
 
     def latest_step(self) -> int | None:
         """Step of the newest whole checkpoint, None where there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from hashlib import sha256
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.training.test_usage import LAUNCHED, run
 from training.arguments import parse
 from training.best import NO_READING, Best
 from training.resuming import check_resumed, claim, fixed_settings, steps_done
-from training.run_folder import RunFolder, RunFolderError
+from training.run_folder import RunFolder, RunFolderError, hash_file
 
 STEPS = 4
 BEGUN = [AT_TRH, *small(STEPS)]
@@ -130,6 +131,21 @@ def test_a_finished_run_is_told_once_its_model_is_there(tmp_path):
     assert judge(begun).startswith(f"nothing to resume: {begun.path} has done its 4 steps, and its model is")
     (begun.model / "model.safetensors").unlink()
     assert judge(begun) is None
+
+
+def test_a_finished_run_whose_model_is_broken_is_no_finished_run(tmp_path):
+    begun = begin(tmp_path / "run", STEPS)
+    export(begun, STEPS)
+    weights = begun.model / "model.safetensors"
+    weights.write_bytes(b"weights")
+    known = sha256(b"weights").hexdigest()
+    hash_file(begun.model).write_text(f"{known}  model/model.safetensors\n")
+    assert judge(begun).startswith("nothing to resume")
+    weights.write_bytes(b"wEights")
+    with pytest.raises(
+        RunFolderError, match=r"not those that were exported.*`python training/export\.py .*run`"
+    ):
+        judge(begun)
 
 
 def test_a_model_of_fewer_steps_is_exported_again(tmp_path):

@@ -72,6 +72,8 @@ def test_the_run_folder_says_everything(train, tmp_path, capsys):
     assert "3 steps of 8 images, each 2 (F + B) + T = 7 F" in said
     assert "stopped after 3 of 4 steps: the model is vit_micro2.digits_linf.at_trh+" in said
     assert "left 0:00:00" in said and sha256_file(run / "model/model.safetensors") in said
+    known = f"{sha256_file(run / 'model/model.safetensors')}  model/model.safetensors\n"
+    assert (run / "model.sha256").read_text() == known
 
     plan = parse([AT_TRH, *small(), "--out", "x"]).recipe()
     settings = json.loads((run / "config.json").read_text())
