@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import replace
 
@@ -61,6 +62,17 @@ def test_a_recipe_of_so_many_generated_images_wants_them(root, tmp_path):
     other = replace(stated, extra_data=generated(tmp_path, 80))
     with pytest.raises(DataError, match=r"with 64 generated images, but .* has 80: give the file"):
         open_training_data(other.recipe(), other)
+
+
+def test_an_epoch_of_a_recipe_counts_the_images_held_out():
+    asked = parse([AT_TRH, "--set", "epochs=1000", "--batch-size", "1147"])
+    data = open_training_data(asked.recipe(), asked)
+    assert (len(data.images), len(data.holdout)) == (1_147, 150)
+    made = asked.recipe()
+    assert made.total_steps == math.ceil(
+        1000 * 1_297 / 1_147
+    )  # a step here is a pass over what is trained on
+    assert made.cost()["epochs"] == pytest.approx(1000, rel=1e-3)
 
 
 def test_data_of_the_same_number_are_told_apart(root, tmp_path):
