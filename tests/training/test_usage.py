@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 JPEGS = "vit_ti4.cifar10jpg_linf.at_trh"
+MIXED = [JPEGS, "--data", "full", "--set", "extra_data=ddpm", "--set", "extra_fraction=0.5", "--out", "run"]
 # What a launcher tells each of two processes of one machine, rank aside.
 LAUNCHED = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -61,6 +63,9 @@ def run(environment, folder, *arguments, program=ROOT / "training/train.py"):
         ([AT_TRH, "--out", "run", "--init", " "], "argument --init: expected a path, got ' '"),
         ([AT_TRH, "--out", "run", "--extra-data="], "argument --extra-data: expected a path, got ''"),
         ([AT_TRH, "--out", "run", "--microbatch=4"], "--microbatch=4. Did you mean --micro-batch"),
+        ([*MIXED, "--extra-data", "nowhere.npz"], "--extra-data nowhere.npz: no such file"),
+        ([*MIXED, "--extra-data", "torn.json"], "torn.json is no whole .npz file (File is not a zip file)"),
+        ([*MIXED, "--extra-data", "half.npz"], "half.npz has no array label: found image; expected"),
         (["torn.json", "--out", "run"], "no valid JSON: it is cut off at its end, in line 1"),
         (["vit_micro2.digits_linf.at_awp", "--out", "run", "--zero", "3"], "has AWP, which scales every"),
         (
@@ -76,6 +81,8 @@ def test_before_torch_is_loaded(subprocess_environment, tmp_path, arguments, wor
     (tmp_path / "full" / "letter.txt").touch()
     (tmp_path / "empty").mkdir()
     (tmp_path / "torn.json").write_text('{"base_name": ')
+    with zipfile.ZipFile(tmp_path / "half.npz", "w") as file:
+        file.writestr("image.npy", b"")
     before = sorted(tmp_path.rglob("*"))
     done = run(subprocess_environment, tmp_path, *arguments)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
