@@ -31,8 +31,9 @@ from robustzoo.models.folder import FolderError, read_folder, write_folder
 from robustzoo.models.pixel_model import PixelModel, pixel_model
 from robustzoo.registry import Recipe, RecipeError
 from robustzoo.registry.recipes import partial
+from training.checkpoints import averages_file
 from training.leaving import leave
-from training.run_folder import RunFolder, RunFolderError, averages_file, hash_file
+from training.run_folder import RunFolder, RunFolderError, hash_file
 
 _PREFIX = "pixel_model."  # the engine wraps FeaturesAndLogits, whose only child this is
 _CHECKED_IMAGES = 4

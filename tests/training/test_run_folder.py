@@ -171,6 +171,20 @@ def test_folders_of_other_names_are_no_checkpoints(run, name):
     assert run.latest_step() == 10 and (run.checkpoints / name).is_dir()
 
 
+@pytest.mark.parametrize(
+    "text", ["[]", "", '{"files": {"weights.pt": {"bytes": "x"}}}', '{"files": {"a": 1}}']
+)
+def test_a_checkpoint_with_another_manifest_is_named(run, text):
+    write_checkpoint(run, 5)
+    run.commit(5)
+    (run.checkpoint(5) / "manifest.json").write_text(text)
+    for refuse in (run.newest_step, lambda: run.check_intact(5)):
+        with pytest.raises(
+            RunFolderError, match=r"step_00000005 is damaged: its manifest\.json cannot be read"
+        ):
+            refuse()
+
+
 @pytest.mark.parametrize("text", ["[]", "{", '{"schema": "another"}'])
 def test_a_foreign_configuration(run, text):
     run.config.write_text(text)
