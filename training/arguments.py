@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from robustzoo.registry.fields import RecipeError
 from robustzoo.registry.names import did_you_mean
 from robustzoo.registry.overrides import parse_assignments
 from training.launch import OFFLOADS, PRECISIONS, Launch
+from training.launcher import speaks
 from training.progress import say
 
 INIT_FROM_RECIPE = "recipe"
@@ -150,13 +150,13 @@ def parse(argv: Sequence[str] | None = None) -> Job:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse's, whose error is one line and not the usage of every flag above it, said by rank 0 alone."""
+    """argparse's, whose error is one line and not the usage of every flag above it, said by one rank."""
 
     def error(self, message: str) -> NoReturn:
         unknown = message.removeprefix(_UNKNOWN).split() if message.startswith(_UNKNOWN) else []
         flags = [flag for action in self._actions for flag in action.option_strings]
         near = "".join(did_you_mean(word.partition("=")[0], flags) for word in unknown[:1])
-        if os.environ.get("RANK", "0") == "0":
+        if speaks():
             say(f"error: {message}.{near} `python training/train.py --help` explains every argument")
         sys.exit(2)
 
@@ -182,12 +182,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--data",
+        type=_path,
         metavar="[KEY:]DIR",
         help="root folder of the dataset (not needed for digits); with KEY, such as cifar10jpg:DIR, that of "
         "another dataset of the same shape and number of classes, which makes it a changed recipe",
     )
     add(
         "--extra-data",
+        type=_path,
         metavar="PATH|none",
         help=".npz of generated images (arrays image and label) for recipes that mix them in; none: train "
         "without, a changed recipe",
@@ -227,6 +229,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--init",
+        type=_path,
         default=INIT_FROM_RECIPE,
         metavar="recipe|random|PATH",
         help="initial weights (default: recipe)",
@@ -236,7 +239,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--resume",
         action="store_true",
-        help="continue RUN from its newest whole checkpoint (from step 0 if it has none yet)",
+        help="continue RUN from its newest checkpoint (from step 0 if it has none yet)",
     )
     every = "optimizer steps (default: 1/20 of the recipe's, and at the end)"
     add("--checkpoint-every", type=_positive, metavar="N", help=every)
@@ -261,9 +264,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _folder(text: str) -> Path:
+    return Path(_path(text))
+
+
+def _path(text: str) -> str:
     if not text.strip():  # a shell variable that was not set; Path("") would be the working directory
-        raise argparse.ArgumentTypeError("expected a folder, got an empty text")
-    return Path(text)
+        raise argparse.ArgumentTypeError(f"expected a path, got {text!r}")
+    return text
 
 
 def _positive(text: str) -> int:

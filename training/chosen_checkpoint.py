@@ -31,12 +31,12 @@ def chosen(run: RunFolder, *, best: bool) -> tuple[int, Path]:
     """The step of the checkpoint to export, the newest or the best, and the model folder it goes to.
 
     Raises:
-        RunFolderError: no run or no whole checkpoint there, or no validation yet.
+        RunFolderError: no run or no checkpoint there, a damaged newest one, or no validation yet.
     """
     run.settings()
-    step = run.latest_step()
+    step = run.newest_step()
     if step is None:
-        raise RunFolderError(f"{run.path} has no whole checkpoint; train first, or continue with --resume")
+        raise RunFolderError(f"{run.path} has no checkpoint; train first, or continue with --resume")
     if not best:
         return step, run.model
     step = run.best(step).step

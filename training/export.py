@@ -25,13 +25,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from robustzoo import atomic_files
 from robustzoo.keyed_noise import uniform
 from robustzoo.models.folder import FolderError, read_folder, write_folder
 from robustzoo.models.pixel_model import PixelModel, pixel_model
 from robustzoo.registry import Recipe, RecipeError
 from robustzoo.registry.recipes import partial
+from training.checkpoints import averages_file
 from training.leaving import leave
-from training.run_folder import RunFolder, RunFolderError, averages_file
+from training.run_folder import RunFolder, RunFolderError, hash_file
 
 _PREFIX = "pixel_model."  # the engine wraps FeaturesAndLogits, whose only child this is
 _CHECKED_IMAGES = 4
@@ -44,6 +46,8 @@ class ExportError(ValueError):
 def export_model(folder: Path, recipe: Recipe, weights: Mapping[str, Tensor]) -> str:
     """Write the trained weights as a model folder, replacing an earlier export, and return their SHA-256.
 
+    The hash is kept beside the folder (`run_folder.hash_file`), by which a broken folder is known.
+
     Args:
         folder: RUN/model.
         recipe: what they were trained with.
@@ -55,12 +59,14 @@ def export_model(folder: Path, recipe: Recipe, weights: Mapping[str, Tensor]) ->
     model = pixel_model(recipe)
     model.load_state_dict({name: tensor.detach().cpu() for name, tensor in weights.items()}, strict=True)
     model.eval()
+    hash_file(folder).unlink(missing_ok=True)  # none is better than that of other weights
     digest = write_folder(folder, model, recipe, overwrite=True)
     if not torch.equal(_logits(read_folder(folder, sha256=digest)), _logits(model)):
         raise ExportError(
             f"{folder} read back gives other logits than the trained model; do not use it, and export "
             f"it again: python training/export.py {folder.parent}"
         )
+    atomic_files.write_text(hash_file(folder), f"{digest}  {folder.name}/model.safetensors\n")
     return digest
 
 
@@ -71,7 +77,7 @@ def export_run(run: RunFolder, *, best: bool = False) -> tuple[Path, int, str]:
         The model folder, the optimizer steps done, and the SHA-256 of the weights.
 
     Raises:
-        RunFolderError: no run or no whole checkpoint there, a damaged one, or no validation yet.
+        RunFolderError: no run or no checkpoint there, a damaged one, or no validation yet.
     """
     step, folder = chosen(run, best=best)
     run.check_intact(step)

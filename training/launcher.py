@@ -14,6 +14,18 @@ _START = (
 )
 
 
+def speaks() -> bool:
+    """Whether this process is to tell why nothing is started: of those of a launcher, rank 0 alone.
+
+    Outside a launcher, where a RANK may be left over from one, every process does.
+    """
+    try:
+        check_environment()
+    except LaunchError:
+        return True
+    return os.environ.get("RANK", "0") == "0"
+
+
 def check_environment() -> None:
     """Whether this process was started alone, or by a launcher that tells all that the processes need.
 

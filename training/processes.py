@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TypeVar
 
 import deepspeed
@@ -22,6 +23,10 @@ T = TypeVar("T")
 
 class MissingTool(RuntimeError):
     """A program that DeepSpeed needs at its first start is not installed."""
+
+
+class NoBuildFolder(RuntimeError):
+    """What DeepSpeed compiles at its first start cannot be kept anywhere."""
 
 
 class PortInUse(RuntimeError):
@@ -86,7 +91,8 @@ def start() -> Processes:
     Without a launcher RANK, WORLD_SIZE and their like are set here: DeepSpeed would ask for mpi4py otherwise.
 
     Raises:
-        MissingTool: no C++ compiler or ninja on a machine without a GPU.
+        MissingTool, NoBuildFolder: no C++ compiler or ninja, or no place for what they make, on a machine
+            without a GPU.
         PortInUse: another run has the launcher's port.
     """
     if "RANK" not in os.environ:
@@ -96,6 +102,7 @@ def start() -> Processes:
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu":
         _check_compiler()
+        _check_build_folder()
         _share_cores()
         device = torch.device("cpu")
     else:
@@ -136,6 +143,25 @@ def _check_compiler() -> None:
             "at the first start. Install a C++ compiler (g++ or clang++; CXX names another) and ninja "
             "(pip install ninja), then start again"
         )
+
+
+def _check_build_folder() -> None:
+    """Make the folder in which torch keeps what is compiled: it would end in a traceback where it cannot."""
+    if sys.platform != "linux":
+        return
+    from torch.utils.cpp_extension import get_default_build_root  # only here: it looks for CUDA, and says so
+
+    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):  # also told by a file system that is mounted read-only
+            pass
+    except OSError as error:
+        raise NoBuildFolder(
+            f"cannot write in {folder}, where DeepSpeed keeps the shared-memory communication that it "
+            f"compiles at the first start: {error}. Set TORCH_EXTENSIONS_DIR to a folder that can be "
+            "written, then start again"
+        ) from error
 
 
 def _share_cores() -> None:

@@ -21,11 +21,11 @@ class Metrics:
     """metrics.jsonl: one object per record, appended line by line, cut back to the checkpoint on resume."""
 
     def __init__(self, path: Path, done_steps: int) -> None:
-        """Open for appending after step `done_steps`; later records, and a line cut short, are dropped."""
+        """Open for appending after step `done_steps`; later records, and lines that are none, are dropped."""
         if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if _is_record(line) and json.loads(line)["step"] <= done_steps]
-            atomic_files.write_text(path, "".join(line + "\n" for line in kept))
+            steps = [(line, _step(line)) for line in path.read_bytes().splitlines()]
+            kept = [line for line, step in steps if step is not None and step <= done_steps]
+            atomic_files.write_bytes(path, b"".join(line + b"\n" for line in kept))
         self._stream: TextIO = path.open("a", encoding="utf-8")
 
     def write(self, step: int, **values: Any) -> None:
@@ -37,11 +37,13 @@ class Metrics:
         self._stream.close()
 
 
-def _is_record(line: str) -> bool:
+def _step(line: bytes) -> int | None:
+    """The step of a record; None where the line is none, cut short or with bytes that are no UTF-8, say."""
     try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
+        step = json.loads(line.decode("utf-8"))["step"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return step if isinstance(step, int) else None
 
 
 class Clock:

@@ -8,11 +8,13 @@ from typing import Any
 
 from robustzoo.registry import Recipe, RecipeError, recipe
 from robustzoo.registry.recipes import partial
+from robustzoo.registry.rules import generated_images
 from training.arguments import Job
 from training.launch import Launch
-from training.run_folder import RunFolder, RunFolderError
+from training.run_folder import ANEW, RunFolder, RunFolderError, hash_file
 
-_FROM_DATA = ("training_images", "generated_images")  # known once the data are open
+# Known once the data are open.
+_FROM_DATA = ("training_images", "generated_images", "training_data_digest", "generated_data_digest")
 
 
 def fixed_settings(job: Job, made: Recipe, launch: Launch) -> dict[str, Any]:
@@ -38,6 +40,9 @@ def steps_done(run: RunFolder, settings: dict[str, Any], last_step: int, *, resu
     Raises:
         RunFolderError: the folder cannot be used so.
     """
+    if resume:
+        run.check_place(resume=True)
+        begun_recipe(run)
     done = run.check(settings, resume=resume)
     if done > last_step:
         raise RunFolderError(
@@ -45,6 +50,40 @@ def steps_done(run: RunFolder, settings: dict[str, Any], last_step: int, *, resu
             "--max-steps out or raise it, or begin a new run in another --out"
         )
     return done
+
+
+def begun_recipe(run: RunFolder) -> Recipe:
+    """The recipe that a run was begun with. Raises RunFolderError where config.json does not hold it."""
+    settings = run.settings()
+    try:
+        begun = Recipe.from_json(settings["recipe"])
+    except (RecipeError, TypeError) as error:
+        raise RunFolderError(f"{run.config} is damaged: {error}; {ANEW}") from error
+    if begun.digest != settings["fixed"].get("recipe_digest"):
+        raise RunFolderError(
+            f"{run.config} is damaged: its recipe, {begun.name}, is not that of its recipe_digest; {ANEW}"
+        )
+    return begun
+
+
+def claim(run: RunFolder, settings: dict[str, Any], last_step: int, done: int, *, resume: bool) -> None:
+    """Keep the folder for this process, if it still is what `steps_done` found: another training may have
+    begun and even ended there since.
+
+    Raises:
+        RunFolderError: another process trains there, or has.
+    """
+    run.claim()
+    try:
+        now = steps_done(run, settings, last_step, resume=resume)
+        if now != done:
+            raise RunFolderError(
+                f"another process has trained in {run.path} while this one started: {now:,} steps are done "
+                f"now, {done:,} were then; start again, with --resume"
+            )
+    except RunFolderError:
+        run.release()
+        raise
 
 
 def check_resumed(job: Job, run: RunFolder, world_size: int) -> str | None:
@@ -57,16 +96,15 @@ def check_resumed(job: Job, run: RunFolder, world_size: int) -> str | None:
         RunFolderError: the folder cannot be used so. RecipeError: as `robustzoo.registry.recipe`.
     """
     before = run.settings()
-    then = before["recipe"]
-    same_file = {} if job.init_file is None else {"init": then.get("init")}  # its hash is compared later
+    then = begun_recipe(run)
+    same_file = {} if job.init_file is None else {"init": then.init}  # its hash is compared later
     made = recipe(job.name, (job.overrides | same_file) or None)
-    if made.training_images is None:
-        try:
-            made = partial(made, images=then.get("training_images"))
-        except RecipeError as error:
-            raise RunFolderError(
-                f"{run.config} is damaged: {error}; restore it, or begin a new run in another --out"
-            ) from error
+    made = partial(
+        made,
+        images=made.training_images
+        or (then.training_images if then.training_data == made.training_data else None),
+        generated=generated_images(then.extra_data) or None if made.extra_data == "ddpm" else None,
+    )
     of_data = {key: before["fixed"].get(key) for key in _FROM_DATA}
     fixed = fixed_settings(job, made, job.launch(made, world_size)) | of_data
     settings = {"fixed": fixed, "recipe": made.to_json()}
@@ -75,6 +113,12 @@ def check_resumed(job: Job, run: RunFolder, world_size: int) -> str | None:
     early = done < last_step and run.best(done).stops(job.early_stopping)
     if not (done == last_step or early) or not _exported(run.model, partial(made, steps=done)):
         return None
+    if not run.exported_intact():
+        raise RunFolderError(
+            f"{run.path} is finished, but the weights in {run.model} are not those that were exported "
+            f"({hash_file(run.model).name} has their hash): `python training/export.py {run.path}` writes "
+            "the model again from the last checkpoint"
+        )
     what = f"was ended by --early-stopping after {done:,} steps" if early else f"has done its {done:,} steps"
     return (
         f"nothing to resume: {run.path} {what}, and its model is {run.model}. "

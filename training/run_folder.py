@@ -5,47 +5,39 @@
     RUN/checkpoints/latest     name of the newest checkpoint, for DeepSpeed's own tools
     RUN/checkpoints/step_00000200/
     RUN/model/                 the model folder, once training has ended
+    RUN/model.sha256           the hash of its weights, as `sha256sum -c` reads it
     RUN/model_best/            that of the best checkpoint, where it was asked for (training/export.py --best)
 
-A checkpoint is written under a temporary name and renamed once every byte is on the disk: a process killed at
-any moment leaves the previous checkpoint, or the new one, and never a part of one.
+Its checkpoints are the business of `checkpoints.py`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from robustzoo import atomic_files, folder_lock
-from training.best import NO_READING, Best
+from training.checkpoints import Checkpoints, RunFolderError, sha256_of
 
 SCHEMA = "robustzoo.run/1"
-_TEMPORARY, _DISCARDED, _MANIFEST = ".writing-", ".discarded-", "manifest.json"
-_ANEW = "restore it, or begin a new run in another --out"
+ANEW = "restore it, or begin a new run in another --out"
 
 
-def averages_file(rank: int | None) -> str:
-    """Name of the averaged weights in a checkpoint, or of the parts of them that a rank keeps (ZeRO 3)."""
-    return f"averaged_weights{'' if rank is None else f'_rank{rank:05d}'}.safetensors"
+def hash_file(model: Path) -> Path:
+    """Beside a model folder of a run: the SHA-256 of the weights that were exported to it."""
+    return model.with_name(f"{model.name}.sha256")
 
 
-class RunFolderError(ValueError):
-    """A run folder that cannot be used as asked."""
-
-
-class RunFolder:
+class RunFolder(Checkpoints):
     """Paths and rules of one run. Only rank 0 changes anything in it, DeepSpeed's own files excepted."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__(path / "checkpoints")
         self.path = path
         self.config = path / "config.json"
         self.metrics = path / "metrics.jsonl"
-        self.checkpoints = path / "checkpoints"
         self.model = path / "model"
         self.model_best = path / "model_best"
 
@@ -53,10 +45,10 @@ class RunFolder:
         """Whether a run may start or continue here: the optimizer steps already done. Writes nothing.
 
         settings: JSON-able; what is under the key "fixed" must be the same when a run is resumed. A run
-        without a whole checkpoint resumes at step 0.
+        without a checkpoint resumes at step 0.
 
         Raises:
-            RunFolderError: as `check_place`, or a run with other fixed settings.
+            RunFolderError: as `check_place`, a run with other fixed settings, or a damaged newest checkpoint.
         """
         self.check_place(resume=resume)
         if not resume:
@@ -69,7 +61,7 @@ class RunFolder:
                 f"cannot resume {self.path} with other settings: {listed}. Start it as before (config.json "
                 "has its command), or begin a new run in another --out"
             )
-        return self.latest_step() or 0
+        return self.newest_step() or 0
 
     def check_place(self, *, resume: bool) -> None:
         """The part of `check` that needs nothing but the folder. Writes nothing.
@@ -113,11 +105,15 @@ class RunFolder:
         except OSError as error:
             raise RunFolderError(f"cannot write in {self.path}: {error}; choose another --out") from error
 
+    def release(self) -> None:
+        """Let go of what `claim` keeps."""
+        self._held = None
+
     def check_free(self) -> None:
         """Raise RunFolderError where another process trains here; what `claim` says, before time is spent."""
         if (self.path / folder_lock.NAME).exists():
             self.claim()
-            self._held = None  # let go
+            self.release()
 
     def begin(self, settings: dict[str, Any]) -> None:
         """Write config.json where there is none, and remove what a killed process left behind.
@@ -133,9 +129,7 @@ class RunFolder:
             self.checkpoints.mkdir(exist_ok=True)
         except OSError as error:
             raise RunFolderError(f"cannot write in {self.path}: {error}; choose another --out") from error
-        for prefix in (_TEMPORARY, _DISCARDED):
-            for path in self.checkpoints.glob(f"{prefix}*"):
-                shutil.rmtree(path)
+        self.sweep()
 
     def settings(self) -> dict[str, Any]:
         """What config.json says. Raises RunFolderError where it is absent or no configuration of ours."""
@@ -146,116 +140,21 @@ class RunFolder:
                 f"{self.path} is not a run folder: it has no config.json; give the --out of a run"
             ) from error
         except (OSError, ValueError) as error:
-            raise RunFolderError(f"{self.config} cannot be read: {error}; {_ANEW}") from error
+            raise RunFolderError(f"{self.config} cannot be read: {error}; {ANEW}") from error
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise RunFolderError(f"{self.config} is not a configuration of schema {SCHEMA}; {_ANEW}")
+            raise RunFolderError(f"{self.config} is not a configuration of schema {SCHEMA}; {ANEW}")
         for key in ("fixed", "recipe"):
             if not isinstance(document.get(key), dict):
-                raise RunFolderError(f"{self.config} has no {key!r}, so it is damaged; {_ANEW}")
+                raise RunFolderError(f"{self.config} has no {key!r}, so it is damaged; {ANEW}")
         return document
 
-    def checkpoint(self, step: int) -> Path:
-        """Folder of the whole checkpoint after `step` optimizer steps."""
-        return self.checkpoints / f"step_{step:08d}"
-
-    def writing(self, step: int) -> Path:
-        """Where that checkpoint is written before `commit`."""
-        return self.checkpoints / f"{_TEMPORARY}step_{step:08d}"
-
-    def commit(self, step: int, best: Best = NO_READING, keep: int = 2) -> None:
-        """Make a completely written checkpoint visible, then discard all but the newest `keep` and the best.
-
-        best: the best reading so far, kept with the checkpoint; its step is that of a checkpoint, or 0.
-        """
-        written, final = self.writing(step), self.checkpoint(step)
-        files = [path for path in written.iterdir() if path.is_file()]
-        for path in files:
-            atomic_files.sync(path)
-        described = {
-            path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in sorted(files)
-        }
-        manifest = {"step": step, "best": asdict(best), "files": described}
-        atomic_files.write_text(written / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
-        if final.exists():
-            self._discard(final)
-        written.replace(final)
-        atomic_files.sync(self.checkpoints)
-        atomic_files.write_text(self.checkpoints / "latest", final.name + "\n")
-        newest = self._steps()[-keep:]
-        # The best of each: should the newest be damaged, the one before still has its own.
-        kept = {*newest, *(self.best(newest_step).step for newest_step in newest)}
-        for step_before in self._steps():
-            if step_before not in kept:
-                self._discard(self.checkpoint(step_before))
-
-    def give_up(self, step: int) -> None:
-        """Remove what `writing` has of a checkpoint that cannot be completed: it only takes up space."""
-        shutil.rmtree(self.writing(step), ignore_errors=True)
-
-    def best(self, step: int) -> Best:
-        """The best reading that the checkpoint after `step` steps knows of; none for step 0."""
+    def exported_intact(self) -> bool:
+        """Whether the weights in `model` are those that were exported; True where no hash of them is kept."""
         try:
-            manifest = json.loads((self.checkpoint(step) / _MANIFEST).read_text(encoding="utf-8"))
-            return Best(**manifest["best"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return NO_READING
-
-    def latest_step(self) -> int | None:
-        """Step of the newest whole checkpoint, None where there is none."""
-        whole = [step for step in self._steps() if self._is_whole(step)]
-        return whole[-1] if whole else None
-
-    def check_intact(self, step: int) -> None:
-        """Read the checkpoint after `step` steps, every byte.
-
-        Raises:
-            RunFolderError: it is not there, or a file of it is not the one that was written.
-        """
-        folder = self.checkpoint(step)
-        if not self._is_whole(step):
-            raise RunFolderError(
-                f"the checkpoint {folder} is missing, or files of it are; restore it, or take the newest one"
-            )
-        for name, file in self._files(step).items():
-            if _sha256(folder / name) != file["sha256"]:
-                raise RunFolderError(
-                    f"{folder / name} is damaged: it has not the sha256 it was written with; restore it, or "
-                    f"delete {folder} to go on from the checkpoint before"
-                )
-
-    def _files(self, step: int) -> dict[str, Any]:
-        """The files of a checkpoint as its manifest describes them."""
-        files: dict[str, Any] = json.loads((self.checkpoint(step) / _MANIFEST).read_text(encoding="utf-8"))[
-            "files"
-        ]
-        return files
-
-    def _steps(self) -> list[int]:
-        names = [path.name for path in self.checkpoints.glob("step_*") if path.is_dir()]
-        return sorted(int(name.removeprefix("step_")) for name in names)
-
-    def _is_whole(self, step: int) -> bool:
-        folder = self.checkpoint(step)
-        try:
-            files = self._files(step).items()
-            return all((folder / name).stat().st_size == file["bytes"] for name, file in files)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return False
-
-    def _discard(self, folder: Path) -> None:
-        # Renamed first: a checkpoint that is half deleted must not carry the name of a whole one.
-        doomed = folder.with_name(_DISCARDED + folder.name)
-        shutil.rmtree(doomed, ignore_errors=True)
-        folder.replace(doomed)
-        shutil.rmtree(doomed)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+            known = hash_file(self.model).read_text(encoding="utf-8").split()[0]
+        except (OSError, ValueError, IndexError):
+            return True
+        return known == sha256_of(self.model / "model.safetensors")
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any], changed: list[str]) -> str:

@@ -19,7 +19,6 @@ docs/training.md.
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import shutil
 import signal
@@ -54,11 +53,12 @@ from training.best import Best
 from training.data import TrainingData, open_training_data
 from training.export import export_model
 from training.launch import Launch
+from training.launcher import speaks
 from training.leaving import leave
 from training.passes import Passes
 from training.progress import Clock, Metrics, say, step_line
 from training.refusals import REFUSALS
-from training.resuming import fixed_settings, steps_done
+from training.resuming import claim, fixed_settings, steps_done
 from training.run_folder import RunFolder
 from training.schedule import expected_cost, learning_rate
 from training.step import Outcome, Step
@@ -107,7 +107,7 @@ def train(job: Job) -> None:
     if done:
         group.decide(lambda: run.check_intact(done))
         zero.load_state(engine, run.checkpoint(done), group.rank, average)
-    group.decide(run.claim)
+    group.decide(lambda: claim(run, settings, last_step, done, resume=job.resume))
     if group.is_main:
         run.begin(settings)
         introduce(job, data, launch, validation, initial, done, last_step)
@@ -214,7 +214,7 @@ def introduce(
         say(f"not the whole data set, so not a model of its name: {data.images.shortfall}")
     what = f"resuming after step {done:,}" if done else "cost"
     if job.resume and not done:
-        what = "resuming at step 0, for there is no whole checkpoint yet"
+        what = "resuming at step 0, for there is no checkpoint yet"
     say(f"{what}: {expected_cost(recipe, last_step - done)}")
     say(f"validation: {validation.describe()}")
 
@@ -250,8 +250,7 @@ def snapshot(job: Job, data: TrainingData, launch: Launch) -> dict[str, Any]:
         "command": shlex.join(sys.argv),
         "fixed": {
             **fixed_settings(job, recipe, launch),
-            "training_images": len(data.images),
-            "generated_images": data.generated,
+            **data.identity(),
         },
         "recipe": recipe.to_json(),
         "deepspeed_config": zero.config(recipe, launch),
@@ -287,7 +286,7 @@ def main(argv: list[str] | None = None) -> int:
         say("error: interrupted before the first step; nothing is lost")
         return 128 + signal.SIGINT
     except REFUSALS as error:
-        if os.environ.get("RANK", "0") == "0":
+        if speaks():
             say(f"error: {error}")
         return 2
     return 0

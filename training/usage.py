@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from robustzoo.registry import IncompatibleName, RecipeError, UnknownName, recip
 from robustzoo.registry.catalog import DATASETS
 from training.arguments import Job, parse
 from training.launch import LaunchError
-from training.launcher import check_environment
+from training.launcher import check_environment, speaks
 from training.progress import say
 from training.resuming import check_resumed
 from training.run_folder import RunFolder, RunFolderError
@@ -26,18 +27,18 @@ class UsageError(ValueError):
 def leave_early(argv: Sequence[str] | None = None) -> None:
     """Leave with status 2 if the command line cannot start a run, with 0 if the run to resume is finished.
 
-    The reason is told in words, on rank 0. What needs torch or an open data set is refused later, by train.py
-    itself. Writes nothing.
+    The reason is told in words, on one rank. What needs torch or an open data set is refused later, by
+    train.py itself. Writes nothing.
     """
     try:
         check_environment()
         finished = check(parse(argv))
     except (IncompatibleName, LaunchError, RecipeError, RunFolderError, UnknownName, UsageError) as error:
-        if os.environ.get("RANK", "0") == "0":
+        if speaks():
             say(f"error: {error}")
         sys.exit(2)
     if finished is not None:
-        if os.environ.get("RANK", "0") == "0":
+        if speaks():
             say(finished)
         sys.exit(0)
 
@@ -87,10 +88,8 @@ def check(job: Job) -> str | None:
             f"{made.name} has no generated images: leave --extra-data out, or change the recipe with --set "
             "extra_data=ddpm --set extra_fraction=0.7"
         )
-    if job.extra_data is not None and not job.extra_data.expanduser().is_file():
-        raise UsageError(
-            f"--extra-data {job.extra_data}: no such file; expected an .npz of images and labels"
-        )
+    if job.extra_data is not None:
+        _check_generated(job.extra_data.expanduser())
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     job.launch(made, world_size)
     if not _one_machine():  # only that of rank 0 need have the run folder
@@ -116,6 +115,25 @@ def _check_weights(file: Path) -> None:
             f"--init {file} is not a readable safetensors file: {error}; give one, an .npz file of the "
             "original JAX release, or --init random"
         ) from error
+
+
+def _check_generated(file: Path) -> None:
+    """Raise UsageError for a file that is no .npz with both arrays; its reader judges what they hold."""
+    if not file.is_file():
+        raise UsageError(f"--extra-data {file}: no such file; expected an .npz of images and labels")
+    try:
+        with zipfile.ZipFile(file) as opened:
+            found = [name.removesuffix(".npy") for name in opened.namelist()]
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise UsageError(
+            f"--extra-data {file} is no whole .npz file ({error}); expected one with the arrays image and "
+            "label, so fetch it again"
+        ) from error
+    if missing := [name for name in ("image", "label") if name not in found]:
+        raise UsageError(
+            f"--extra-data {file} has no array {' and '.join(missing)}: found "
+            f"{', '.join(found) or 'nothing'}; expected image and label"
+        )
 
 
 def _check_data(root: Path, title: str) -> None:

@@ -21,8 +21,8 @@ from robustzoo.objectives.objective import Objective
 from robustzoo.objectives.weight_averaging import WeightAverage
 from robustzoo.registry import Recipe
 from robustzoo.registry.catalog import ARCHITECTURES
+from training.checkpoints import averages_file
 from training.launch import Launch
-from training.run_folder import averages_file
 
 # Elements per gradient bucket: a quarter of the network, so that even a tiny one is reduced in pieces,
 # between 2^14 (below it a message costs more than its content) and 50M (200 MB in float32).

@@ -13,6 +13,7 @@ from robustzoo.cards.metadata import timm_tags
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES
 from robustzoo.registry.describe import changes
 from robustzoo.registry.recipes import Recipe
+from robustzoo.registry.rules import DDPM_IMAGES, generated_images
 from robustzoo.registry.threat_model import ThreatModel
 
 # Licence of the initial checkpoints that the catalog names, as their cards on the Hub state it.
@@ -170,10 +171,16 @@ def _images(recipe: Recipe) -> str:
     test, trained = DATASETS[recipe.dataset], DATASETS[recipe.training_data]
     uses = [("Training and test", test)] if test == trained else [("Training", trained), ("Test", test)]
     lines = [f"- {use} images: {d.title}; {d.source}. Licence: {d.licence}.\n" for use, d in uses]
-    if recipe.extra_data == "ddpm":
+    generated = generated_images(recipe.extra_data)
+    if generated == DDPM_IMAGES:
         lines.append(
             f"- Generated images, {recipe.extra_fraction:.0%} of each batch: 1M DDPM images "
             "(Gowal et al. 2021). Licence: see their publication.\n"
+        )
+    elif generated:
+        lines.append(
+            f"- Generated images, {recipe.extra_fraction:.0%} of each batch: {generated:,}, and not the 1M "
+            "DDPM images of Gowal et al. 2021. Licence: their author must state it.\n"
         )
     return "".join(lines)
 

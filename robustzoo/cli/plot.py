@@ -43,14 +43,15 @@ def plot(run: Path, out: Path | None) -> None:
 
 
 def read_log(run: Path) -> list[Record]:
-    """The records of RUN/metrics.jsonl in order; a line that a killed process cut short is left out.
+    """The records of RUN/metrics.jsonl in order; a line that is none, such as one that a killed process cut
+    short, is left out.
 
     Raises:
         PlotError: no log there, or none with a record.
     """
     path = run / "metrics.jsonl"
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().splitlines()
     except OSError as error:
         raise PlotError(f"{run} is no run folder: {error}; give the --out of a training") from error
     records = [record for line in lines if (record := _record(line)) is not None]
@@ -104,9 +105,9 @@ def draw(records: list[Record], title: str, out: Path) -> None:
     atomic_files.write_bytes(out, stream.getvalue())
 
 
-def _record(line: str) -> Record | None:
+def _record(line: bytes) -> Record | None:
     try:
-        record = json.loads(line)
+        record = json.loads(line.decode("utf-8"))
     except ValueError:
         return None
     return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None

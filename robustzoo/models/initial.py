@@ -44,8 +44,8 @@ def load_initial(network: nn.Module, init: str | Path, *, kernel_downsampling: s
 
     Raises:
         InitialWeightsError: the checkpoint cannot be fetched or read; a tensor is missing, unknown, of
-            another shape or not finite; or `kernel_downsampling` is needed and absent, or does not fit. The
-            network is then unchanged.
+            another shape, no floating-point numbers or not finite; or `kernel_downsampling` is needed and
+            absent, or does not fit. The network is then unchanged.
     """
     if isinstance(init, Path):
         return _fill(network, _read_file(init), str(init), kernel_downsampling)
@@ -130,6 +130,10 @@ def _fill(
 ) -> str:
     """Everything is computed and compared before the first tensor of the network changes."""
     expected = network.state_dict()
+    whole = {name: tensor.dtype for name, tensor in weights.items() if not tensor.is_floating_point()}
+    _refuse(
+        origin, [f"{name} holds {dtype}, not floating-point numbers" for name, dtype in sorted(whole.items())]
+    )
     bad = sorted(name for name, tensor in weights.items() if not tensor.isfinite().all())
     _refuse(origin, [f"{name} has values that are not finite" for name in bad])
     if _has_stem(expected) and not _has_stem(weights):

@@ -91,7 +91,11 @@ FIELDS: dict[str, Field] = {
     "training_images": Field(
         "int", "training images really used; none: the whole split", low=1, high=_MANY, optional=True
     ),
-    "extra_data": Field("text", "generated images mixed into every batch", choices=("none", "ddpm")),
+    "extra_data": Field(
+        "text",
+        "generated images mixed into every batch: none, ddpm (the published million), or ddpm:N for another "
+        "number of them",
+    ),
     "extra_fraction": Field("float", "share of generated images in a batch", low=0, below=1),
     "total_steps": Field("int", "optimizer steps, length of the schedules", low=1, high=_MANY),
     "stop_after": Field(
@@ -154,6 +158,19 @@ _INIT = re.compile(
     re.ASCII,
 )
 
+# Texts with a form of their own, and what the form is in words.
+_FORMS = {
+    "init": (
+        _INIT,
+        "random, timm:TAG@REVISION (40 hex digits, or unpinned); a local file is given to training with "
+        "--init PATH",
+    ),
+    "extra_data": (
+        re.compile(r"none|ddpm(?::[1-9][0-9]{0,8})?", re.ASCII),
+        "none, ddpm, or ddpm:N with N generated images, below a thousand million",
+    ),
+}
+
 
 def unknown_field(key: object, where: str, known: Mapping[str, Any] | None = None) -> RecipeError:
     """The error for a key that no recipe has."""
@@ -183,11 +200,9 @@ def read_value(key: str, value: object) -> Any:
         raise _refused(key, field, value) from error
     if (field.choices and typed not in field.choices) or not _in_range(field, typed):
         raise _refused(key, field, value)
-    if key == "init" and not _INIT.fullmatch(typed):
-        raise RecipeError(
-            f"init: {value!r} is not allowed: expected random, timm:TAG@REVISION (40 hex digits, or "
-            f"unpinned); a local file is given to training with --init PATH"
-        )
+    form, words = _FORMS.get(key, (None, ""))
+    if form is not None and not form.fullmatch(typed):
+        raise RecipeError(f"{key}: {value!r} is not allowed: expected {words}")
     return typed
 
 

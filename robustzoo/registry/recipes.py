@@ -16,7 +16,7 @@ from robustzoo.registry.fields import FIELDS, RecipeError, read_value, write_val
 from robustzoo.registry.names import UnknownName, parse
 from robustzoo.registry.overrides import apply_overrides
 from robustzoo.registry.recipe_files import SCHEMA, check_keys, check_source, read_recipe_file
-from robustzoo.registry.rules import PAIRED, check_together, originals_per_batch
+from robustzoo.registry.rules import PAIRED, check_together, extra_data_of, originals_per_batch
 from robustzoo.registry.threat_model import ThreatModel
 
 __all__ = ["Recipe", "RecipeError", "recipe"]
@@ -252,20 +252,24 @@ def _changed(
     return Recipe(name=name, base_name=base_name, sources=sources, **values)
 
 
-def partial(made: Recipe, *, steps: int | None = None, images: int | None = None) -> Recipe:
-    """The recipe of a training that stopped early or saw a part of the data: another name, unless it is all.
+def partial(
+    made: Recipe, *, steps: int | None = None, images: int | None = None, generated: int | None = None
+) -> Recipe:
+    """The recipe of a training that stopped early or saw other data: another name, unless it is as asked.
 
     Args:
         made: what was asked for.
         steps: optimizer steps really taken; None: all.
         images: training images really used (of `training_data`, generated ones aside); None: all.
+        generated: generated images that batches are really filled up from; None: as many as asked for.
 
     Raises:
-        RecipeError: steps or images below 1 or above what there is.
+        RecipeError: steps or images below 1 or above what there is, or generated images where it has none.
     """
     done = {
         "stop_after": None if steps == made.total_steps else steps,
         "training_images": None if images == DATASETS[made.training_data].train_size else images,
+        "extra_data": None if generated is None else extra_data_of(generated),
     }
     values = {key: getattr(made, key) for key in FIELDS}
     changes = {key: value for key, value in done.items() if value is not None}

@@ -18,6 +18,7 @@ _OF_DEFENCE = {
     "awp": ("awp_delta", "awp_warmup_steps"),
     "swa": ("swa_decay",),
 }
+DDPM_IMAGES = 1_000_000  # of the published file; source: Gowal et al. 2021
 PAIRED = ("trades", "alp", "mart")  # losses of a clean and an adversarial image
 
 
@@ -43,6 +44,17 @@ def originals_per_batch(values: Mapping[str, Any]) -> int:
     """Images of a batch that are not generated: batch_size - round(extra_fraction * batch_size)."""
     size: int = values["batch_size"]
     return size - round(values["extra_fraction"] * size)
+
+
+def generated_images(extra_data: str) -> int:
+    """Images in the file of generated ones that an `extra_data` stands for; 0 for none."""
+    kind, _, number = extra_data.partition(":")
+    return 0 if kind == "none" else int(number or DDPM_IMAGES)
+
+
+def extra_data_of(images: int) -> str:
+    """The `extra_data` of so many generated images, at least 1; see `generated_images`."""
+    return "ddpm" if images == DDPM_IMAGES else f"ddpm:{images}"
 
 
 def _length_rules(values: Mapping[str, Any]) -> list[Rule]:
@@ -98,8 +110,13 @@ def _data_rules(values: Mapping[str, Any]) -> list[Rule]:
     fitting = [key for key in shape if shape[key] == wanted]
     known = values["training_data"] in DATASETS
     images = DATASETS[values["training_data"]].train_size if known else 0
-    generated = values["extra_data"] != "none"
+    extra = values["extra_data"]
+    generated = extra != "none"
     return [
+        (
+            generated and extra != extra_data_of(generated_images(extra)),
+            "extra_data {extra_data} is the published number of images: set extra_data=ddpm",
+        ),
         (
             bool(fitting) and values["training_data"] not in fitting,
             "training_data {training_data} does not go with images of {channels}x{image_size}x{image_size} "

@@ -108,6 +108,15 @@ def test_generated_and_other_training_images_are_named(measured):
     )
 
 
+def test_another_number_of_generated_images_is_stated(measured):
+    made = recipe("vit_l16.cifar10_linf.at_base", {"extra_data": "ddpm:5000"})
+    _, evidence = measured("vit_l16.cifar10_linf.at_base")
+    evidence.doc["model"]["name"] = made.name
+    text = render_card(made, Evidence(evidence.doc), SHA256)
+    assert "- Generated images, 70% of each batch: 5,000, and not the 1M DDPM images of Gowal" in text
+    assert "with `extra_data=ddpm:5000` (was ddpm). It is not that model." in text
+
+
 def test_an_unchanged_recipe_is_not_called_changed(text):
     assert "changed recipe" not in text
 

@@ -20,14 +20,15 @@ RECORDS = [
 @pytest.fixture
 def run(tmp_path):
     lines = [json.dumps(record) for record in RECORDS]
-    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 3, "to']))
+    strange = b'{"step": 2, "\xff": 1}\n'
+    (tmp_path / "metrics.jsonl").write_bytes(strange + "\n".join([*lines, '{"step": 3, "to']).encode())
     (tmp_path / "config.json").write_text('{"recipe": {"base_name": "a.b.c"}}')
     return tmp_path
 
 
 def test_what_is_drawn(run):
     records = read_log(run)
-    assert records == RECORDS  # the line cut short is no record
+    assert records == RECORDS  # the line cut short is no record, nor is that of bytes that are no UTF-8
     assert loss_terms(records) == ["total", "robust", "trace", "trh", "l2"]
     assert curve(records, "robust") == ([1, 2], [2.4, 2.1])
     assert curve(records, "robust_gap") == ([2], [0.25])

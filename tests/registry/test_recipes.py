@@ -405,6 +405,17 @@ def test_a_training_on_a_part_of_the_data_has_another_name():
             partial(made, images=images)
 
 
+def test_another_number_of_generated_images_has_another_name():
+    made = recipe("vit_l16.cifar10_linf.at_trh")
+    assert partial(made, generated=1_000_000) == made == partial(made)
+    few = partial(made, generated=5_000)
+    assert few.extra_data == "ddpm:5000" and few.name == f"{made.name}+{few.digest[:8]}"
+    assert few == recipe(made.name, {"extra_data": "ddpm:5000"})
+    assert few == Recipe.from_json(few.to_json()) == partial(few, generated=5_000)
+    with pytest.raises(RecipeError, match="extra_data"):
+        partial(recipe(DIGITS + "at_trh"), generated=5_000)
+
+
 def test_images_seen_are_original_and_generated():
     cost = recipe("vit_l16.cifar100_linf.at_base").cost()
     assert cost["images_seen"] == 40_000 * 768

@@ -137,7 +137,7 @@ def test_the_best_checkpoint_is_gone(tmp_path):
 def test_no_best_without_a_reading(tmp_path):
     run = RunFolder(tmp_path / "run")
     run.begin({"fixed": {}, "recipe": recipe(AT_TRH).to_json()})
-    with pytest.raises(RunFolderError, match="has no whole checkpoint"):
+    with pytest.raises(RunFolderError, match="has no checkpoint; train first"):
         export.export_run(run, best=True)
     run.writing(2).mkdir()
     run.commit(2)

@@ -83,6 +83,8 @@ def test_a_model_folder(network, tmp_path):
         ({"pos_embed": lambda t: t[:, :4]}, r"position embedding has shape \(1, 4, 64\); .*1 \+ g \* g"),
         ({"pos_embed": lambda t: t[..., :32]}, r"pos_embed has shape \(1, 17, 32\), not \(1, 17, 64\)"),
         ({"norm__bias": lambda t: t * float("nan")}, "norm.bias has values that are not finite"),
+        ({"norm__bias": lambda t: t.long()}, "norm.bias holds torch.int64, not floating-point numbers"),
+        ({"norm__bias": lambda t: t.bool()}, "norm.bias holds torch.bool, not floating-point numbers"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_changes_nothing(network, file, change, words):

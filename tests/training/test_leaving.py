@@ -27,7 +27,7 @@ def test_what_was_loaded_is_left_out_of_the_last_search():
     ("arguments", "words"),
     [
         (["nowhere"], "nowhere is not a run folder: it has no config.json; give the --out of a run"),
-        (["begun"], "begun has no whole checkpoint; train first, or continue with --resume"),
+        (["begun"], "begun has no checkpoint; train first, or continue with --resume"),
         (["trained", "--best"], "trained has no validation yet, and so no best checkpoint; train on"),
         (["trained", "--bset"], "unrecognized arguments: --bset"),
     ],

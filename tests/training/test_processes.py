@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from training import processes
+from training.refusals import REFUSALS
 
 
 @pytest.fixture
@@ -42,6 +43,22 @@ def test_missing_tools_are_named(monkeypatch, missing):
     )
     with pytest.raises(processes.MissingTool, match=f"^{missing.replace('+', '[+]')} not found.*ninja"):
         processes._check_compiler()
+
+
+@pytest.mark.parametrize("name", ["TORCH_EXTENSIONS_DIR", "HOME"])
+def test_no_place_for_what_is_compiled_is_named(monkeypatch, tmp_path, name):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(processes.sys, "platform", "linux")
+    for other in ("TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, str(tmp_path / "file/deep"))
+    words = f"^cannot write in {tmp_path}/file/deep.*Set TORCH_EXTENSIONS_DIR to a folder that can be written"
+    with pytest.raises(processes.NoBuildFolder, match=words):
+        processes._check_build_folder()
+    assert processes.NoBuildFolder in REFUSALS
+    monkeypatch.setenv(name, str(tmp_path / "new/deep"))
+    processes._check_build_folder()
+    assert (tmp_path / "new/deep").is_dir()
 
 
 @pytest.mark.parametrize(("given", "threads"), [(None, 2), ("7", 4)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from hashlib import sha256
 
 import pytest
 
@@ -13,8 +14,8 @@ from tests.training.small import AT_TRH, TRADES_TRH, small
 from tests.training.test_usage import LAUNCHED, run
 from training.arguments import parse
 from training.best import NO_READING, Best
-from training.resuming import check_resumed, fixed_settings
-from training.run_folder import RunFolder, RunFolderError
+from training.resuming import check_resumed, claim, fixed_settings, steps_done
+from training.run_folder import RunFolder, RunFolderError, hash_file
 
 STEPS = 4
 BEGUN = [AT_TRH, *small(STEPS)]
@@ -25,7 +26,7 @@ def begin(path, steps: int, best: Best = NO_READING, flags: tuple[str, ...] = ()
     job, begun = parse([*BEGUN, *flags, "--out", str(path)]), RunFolder(path)
     made = partial(job.recipe(), images=images)
     fixed = fixed_settings(job, made, job.launch(made, 1))
-    data = {"training_images": images or 1147, "generated_images": 0}
+    data = {"training_images": images or 1147, "training_data_digest": "d" * 64}
     path.mkdir()
     begun.begin({"fixed": fixed | data, "recipe": made.to_json()})
     if steps:
@@ -73,12 +74,46 @@ def test_another_run_and_other_processes_are_refused(tmp_path):
         judge(begun, processes=2)
 
 
-@pytest.mark.parametrize("damage", [{"fixed": 1}, {"recipe": []}, {"recipe": {"training_images": "x"}}])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"fixed": 1},
+        {"fixed": {}},
+        {"recipe": []},
+        {"recipe": {}},
+        {"recipe": {"training_images": "x"}},
+        {"recipe": parse([TRADES_TRH]).recipe().to_json()},
+    ],
+)
 def test_a_damaged_configuration_is_refused(tmp_path, damage):
     begun = begin(tmp_path / "run", 2)
     begun.config.write_text(json.dumps(json.loads(begun.config.read_text()) | damage))
     with pytest.raises(RunFolderError, match=r"config\.json .*damaged.*begin a new run in another --out"):
         judge(begun)
+    with pytest.raises(RunFolderError, match=r"config\.json .*damaged.*begin a new run in another --out"):
+        steps_done(begun, {"fixed": {}}, STEPS, resume=True)  # on several machines the only judge
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is held on Windows")
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_training_that_came_in_between_is_seen_once_the_folder_is_held(tmp_path, resume):
+    """Both have checked; the other one trains and ends before this one holds the folder."""
+    first = begin(tmp_path / "first", 2)
+    settings = first.settings()
+    second = RunFolder(tmp_path / ("first" if resume else "new"))
+    done = steps_done(second, settings, STEPS, resume=resume)
+    other = RunFolder(second.path)
+    claim(other, settings, STEPS, done, resume=resume)
+    with pytest.raises(RunFolderError, match="another process is training in"):
+        claim(second, settings, STEPS, done, resume=resume)
+    other.begin(settings)
+    other.writing(STEPS).mkdir()
+    other.commit(STEPS)
+    other.release()
+    words = "4 steps are done now, 2 were then; start again, with --resume" if resume else "run with --resume"
+    with pytest.raises(RunFolderError, match=words):
+        claim(second, settings, STEPS, done, resume=resume)
+    RunFolder(second.path).claim()  # let go again
 
 
 def test_an_unfinished_run_goes_on(tmp_path):
@@ -96,6 +131,21 @@ def test_a_finished_run_is_told_once_its_model_is_there(tmp_path):
     assert judge(begun).startswith(f"nothing to resume: {begun.path} has done its 4 steps, and its model is")
     (begun.model / "model.safetensors").unlink()
     assert judge(begun) is None
+
+
+def test_a_finished_run_whose_model_is_broken_is_no_finished_run(tmp_path):
+    begun = begin(tmp_path / "run", STEPS)
+    export(begun, STEPS)
+    weights = begun.model / "model.safetensors"
+    weights.write_bytes(b"weights")
+    known = sha256(b"weights").hexdigest()
+    hash_file(begun.model).write_text(f"{known}  model/model.safetensors\n")
+    assert judge(begun).startswith("nothing to resume")
+    weights.write_bytes(b"wEights")
+    with pytest.raises(
+        RunFolderError, match=r"not those that were exported.*`python training/export\.py .*run`"
+    ):
+        judge(begun)
 
 
 def test_a_model_of_fewer_steps_is_exported_again(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -102,19 +103,86 @@ def test_an_unfinished_checkpoint_does_not_count_and_is_swept(run):
 
 
 @pytest.mark.parametrize("damage", ["cut", "absent", "no manifest"])
-def test_a_damaged_checkpoint_is_passed_over(run, damage):
+def test_a_damaged_checkpoint_is_named(run, damage):
     for step in (5, 10):
         write_checkpoint(run, step)
         run.commit(step)
     newest = run.checkpoint(10)
     if damage == "cut":
         (newest / "weights.pt").write_bytes(b"w" * 3)
+        words = "weights.pt has 3 bytes and was written with 10"
     else:
-        (newest / ("weights.pt" if damage == "absent" else "manifest.json")).unlink()
+        missing = "weights.pt" if damage == "absent" else "manifest.json"
+        (newest / missing).unlink()
+        words = "weights.pt is missing" if damage == "absent" else "it has no manifest.json"
+    refused = (
+        f"step_00000010 is damaged: {words}; restore it, or delete step_00000010 to go on from step_00000005"
+    )
+    with pytest.raises(RunFolderError, match=refused):
+        run.check(SETTINGS, resume=True)
     assert run.latest_step() == 5
+    newest.rename(newest.with_name("damaged"))
+    assert run.check(SETTINGS, resume=True) == 5
     write_checkpoint(run, 10)
     run.commit(10)  # trained again from step 5
-    assert run.latest_step() == 10
+    assert run.check(SETTINGS, resume=True) == 10
+
+
+def test_no_checkpoint_but_damaged_ones_is_no_beginning(run):
+    for step in (5, 10):
+        write_checkpoint(run, step)
+        run.commit(step)
+    for step in (5, 10):
+        (run.checkpoint(step) / "weights.pt").unlink()
+    with pytest.raises(RunFolderError, match="delete step_00000005 and step_00000010 to begin at step 0"):
+        run.check(SETTINGS, resume=True)
+
+
+def test_newer_damaged_checkpoints_do_not_push_out_the_one_just_written(run):
+    for step in (5, 20, 30):
+        write_checkpoint(run, step)
+        run.commit(step, keep=3)
+    for step in (20, 30):
+        (run.checkpoint(step) / "weights.pt").unlink()
+    for step, kept in (10, [5, 10, 20, 30]), (15, [10, 15, 20, 30]), (25, [15, 25, 30]), (30, [25, 30]):
+        write_checkpoint(run, step)
+        run.commit(step)
+        assert [int(path.name[5:]) for path in sorted(run.checkpoints.glob("step_*"))] == kept
+    assert run.check(SETTINGS, resume=True) == 30
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "step_00000001.bak",
+        "step_old",
+        "step_",
+        "step_\u0661\u0661\u0661\u0661\u0661\u0661\u0661\u0661",
+        "step_0000000009",
+    ],
+)
+def test_folders_of_other_names_are_no_checkpoints(run, name):
+    write_checkpoint(run, 5)
+    run.commit(5)
+    shutil.copytree(run.checkpoint(5), run.checkpoints / name)
+    assert run.check(SETTINGS, resume=True) == 5
+    write_checkpoint(run, 10)
+    run.commit(10, keep=1)
+    assert run.latest_step() == 10 and (run.checkpoints / name).is_dir()
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "", '{"files": {"weights.pt": {"bytes": "x"}}}', '{"files": {"a": 1}}']
+)
+def test_a_checkpoint_with_another_manifest_is_named(run, text):
+    write_checkpoint(run, 5)
+    run.commit(5)
+    (run.checkpoint(5) / "manifest.json").write_text(text)
+    for refuse in (run.newest_step, lambda: run.check_intact(5)):
+        with pytest.raises(
+            RunFolderError, match=r"step_00000005 is damaged: its manifest\.json cannot be read"
+        ):
+            refuse()
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"schema": "another"}'])
@@ -130,7 +198,10 @@ def test_the_log_is_cut_back_to_the_checkpoint(tmp_path):
     for step in (1, 2, 3, 4):
         first.write(step, total=float(step))
     first.close()
-    path.write_text(path.read_text() + '{"step": 5, "to')  # killed in the middle of a line
+    lines = path.read_bytes().splitlines(keepends=True)
+    strange = [b'{"step": 1, "\xff": 0}\n', b'{"total": 1.0}\n', b'{"step": "1"}\n', b"[]\n"]
+    cut = b'{"step": 5, "to'  # killed in the middle of a line
+    path.write_bytes(b"".join([*strange, *lines, cut]))
     second = Metrics(path, 2)
     second.write(3, total=-3.0)
     second.close()

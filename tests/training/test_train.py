@@ -72,6 +72,8 @@ def test_the_run_folder_says_everything(train, tmp_path, capsys):
     assert "3 steps of 8 images, each 2 (F + B) + T = 7 F" in said
     assert "stopped after 3 of 4 steps: the model is vit_micro2.digits_linf.at_trh+" in said
     assert "left 0:00:00" in said and sha256_file(run / "model/model.safetensors") in said
+    known = f"{sha256_file(run / 'model/model.safetensors')}  model/model.safetensors\n"
+    assert (run / "model.sha256").read_text() == known
 
     plan = parse([AT_TRH, *small(), "--out", "x"]).recipe()
     settings = json.loads((run / "config.json").read_text())
@@ -137,7 +139,7 @@ def test_interrupted_and_resumed(train, tmp_path, monkeypatch, capsys, stage, mo
     capsys.readouterr()
     assert train([*arguments, *out, "--resume"]) == 0
     at_zero = moment == "before the first checkpoint"
-    where = "at step 0, for there is no whole checkpoint yet:" if at_zero else "after step 2:"
+    where = "at step 0, for there is no checkpoint yet:" if at_zero else "after step 2:"
     assert f"resuming {where}" in capsys.readouterr().err
     for file in ("model/model.safetensors", "model/config.json"):
         assert sha256_file(tmp_path / "killed" / file) == sha256_file(tmp_path / "whole" / file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 JPEGS = "vit_ti4.cifar10jpg_linf.at_trh"
+MIXED = [JPEGS, "--data", "full", "--set", "extra_data=ddpm", "--set", "extra_fraction=0.5", "--out", "run"]
 # What a launcher tells each of two processes of one machine, rank aside.
 LAUNCHED = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -56,8 +58,14 @@ def run(environment, folder, *arguments, program=ROOT / "training/train.py"):
         ),
         ([AT_TRH, "--out", "run", "--batch-size", "1298"], "1,298 is more than the 1,297 training images"),
         ([AT_TRH, "--out", "run", "--init", "full/letter.txt"], "letter.txt is not a readable safetensors"),
-        ([AT_TRH, "--out", ""], "argument --out: expected a folder, got an empty text"),
+        ([AT_TRH, "--out", ""], "argument --out: expected a path, got ''"),
+        ([AT_TRH, "--out", "run", "--data", ""], "argument --data: expected a path, got ''"),
+        ([AT_TRH, "--out", "run", "--init", " "], "argument --init: expected a path, got ' '"),
+        ([AT_TRH, "--out", "run", "--extra-data="], "argument --extra-data: expected a path, got ''"),
         ([AT_TRH, "--out", "run", "--microbatch=4"], "--microbatch=4. Did you mean --micro-batch"),
+        ([*MIXED, "--extra-data", "nowhere.npz"], "--extra-data nowhere.npz: no such file"),
+        ([*MIXED, "--extra-data", "torn.json"], "torn.json is no whole .npz file (File is not a zip file)"),
+        ([*MIXED, "--extra-data", "half.npz"], "half.npz has no array label: found image; expected"),
         (["torn.json", "--out", "run"], "no valid JSON: it is cut off at its end, in line 1"),
         (["vit_micro2.digits_linf.at_awp", "--out", "run", "--zero", "3"], "has AWP, which scales every"),
         (
@@ -73,6 +81,8 @@ def test_before_torch_is_loaded(subprocess_environment, tmp_path, arguments, wor
     (tmp_path / "full" / "letter.txt").touch()
     (tmp_path / "empty").mkdir()
     (tmp_path / "torn.json").write_text('{"base_name": ')
+    with zipfile.ZipFile(tmp_path / "half.npz", "w") as file:
+        file.writestr("image.npy", b"")
     before = sorted(tmp_path.rglob("*"))
     done = run(subprocess_environment, tmp_path, *arguments)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
@@ -82,12 +92,23 @@ def test_before_torch_is_loaded(subprocess_environment, tmp_path, arguments, wor
 
 def test_only_rank_zero_speaks(subprocess_environment, tmp_path):
     (tmp_path / "file").touch()
-    for rank, words in (("1", ""), ("0", "error: file is a file; choose another --out\n")):
+    refused = f"error: {tmp_path / 'file'} is a file; choose another --out\n"
+    for rank, words in (("1", ""), ("0", refused)):
         launched = subprocess_environment | LAUNCHED | {"RANK": rank, "LOCAL_RANK": rank}
         done = run(launched, tmp_path, AT_TRH, "--out", "file")
         assert (done.returncode, done.stdout, done.stderr) == (2, "", words)
     done = run(launched | {"RANK": "1"}, tmp_path, AT_TRH, "--out", "run", "--zero", "4")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+@pytest.mark.parametrize(
+    "left_over", [{"RANK": "1"}, {"RANK": "x"}, LAUNCHED | {"RANK": "2", "LOCAL_RANK": "2"}]
+)
+def test_a_rank_left_over_from_a_launcher_silences_nothing(subprocess_environment, tmp_path, left_over):
+    for arguments in (["nope"], [AT_TRH, "--out", "run", "--zero", "4"]):
+        done = run(subprocess_environment | left_over, tmp_path, *arguments)
+        assert (done.returncode, done.stdout) == (2, "") and "error: " in done.stderr
+        assert "unset RANK and WORLD_SIZE for one process" in done.stderr
 
 
 @pytest.mark.parametrize(
