@@ -50,7 +50,7 @@ def read_log(run: Path) -> list[Record]:
     """
     path = run / "metrics.jsonl"
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().splitlines()
     except OSError as error:
         raise PlotError(f"{run} is no run folder: {error}; give the --out of a training") from error
     records = [record for line in lines if (record := _record(line)) is not None]
@@ -104,7 +104,7 @@ def draw(records: list[Record], title: str, out: Path) -> None:
     atomic_files.write_bytes(out, stream.getvalue())
 
 
-def _record(line: str) -> Record | None:
+def _record(line: bytes) -> Record | None:
     try:
         record = json.loads(line)
     except ValueError:
