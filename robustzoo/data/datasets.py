@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from robustzoo.data.image_dataset import SPLITS, DataError, ImageDataset, refuse_root
+from robustzoo.data.image_dataset import SPLITS, DataError, ImageDataset, listing, refuse_root
 from robustzoo.data.readers.cifar import open_cifar
 from robustzoo.data.readers.digits import Digits
 from robustzoo.data.readers.imagenet import open_imagenet
@@ -49,4 +49,5 @@ def load_dataset(key: str, root: str | Path | None = None, split: str = "test") 
         )
     if split not in SPLITS:
         raise DataError(f"unknown split {split!r}; there are: {', '.join(SPLITS)}")
-    return LOADERS[key](root, split)
+    with listing(key):
+        return LOADERS[key](root, split)

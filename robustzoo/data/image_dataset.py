@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,22 @@ class DataError(ValueError):
 
 class MissingData(FileNotFoundError):
     """Data that are not there."""
+
+
+@contextmanager
+def reading(expected: str, advice: str = "fetch it again") -> Iterator[None]:
+    """While bytes of another format are read: raises DataError in place of what its reader raises on damage.
+
+    expected: what the file is not, in words ("FILE is no readable parquet file"). advice: the next step.
+    """
+    try:
+        yield
+    except (DataError, MissingData, MemoryError):
+        raise
+    except Exception as error:
+        # All kinds: a flipped bit takes the readers of zip, parquet and image files anywhere, and zlib.error,
+        # IndexError, NotImplementedError, struct.error and tokenize.TokenError have all been seen.
+        raise DataError(f"{expected} ({_why(error)}); {advice}") from error
 
 
 class ImageDataset(Dataset, ABC):
@@ -94,21 +112,33 @@ def decode(file, channels: int, origin: str) -> Image.Image:
     16-bit grey is brought to the nearest of 8 bits. origin: how an error names the image. Raises DataError
     where the bytes are no image or break off.
     """
+    advice = "fetch the file again or leave the image out (training does so with --skip-corrupt)"
+    with reading(f"{origin}: no readable image", advice), Image.open(file) as image:
+        if image.mode.startswith("I") or image.mode == "F":
+            image = _to_8_bits(image)
+        return image.convert("L" if channels == 1 else "RGB")
+
+
+@contextmanager
+def listing(what: str) -> Iterator[None]:
+    """While folders are looked through: raises DataError, naming the place, where the system refuses one.
+
+    what: the data set, in words.
+    """
     try:
-        with Image.open(file) as image:
-            if image.mode.startswith("I") or image.mode == "F":
-                image = _to_8_bits(image)
-            return image.convert("L" if channels == 1 else "RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        yield
+    except MissingData:
+        raise
+    except OSError as error:  # no permission, a link that leads to itself, a disk that fails
         raise DataError(
-            f"{origin}: no readable image ({_why(error)}); fetch the file again or leave the image out "
-            "(training does so with --skip-corrupt)"
+            f"{error.filename or what} cannot be read ({error.strerror or error}), which {what} needs; give "
+            "read permission there, or mend or remove the link"
         ) from error
 
 
 def _why(error: Exception) -> str:
     """The error without the address of a buffer, which says nothing and differs every time."""
-    return re.sub(r" <_io\.\w+ object at 0x[0-9a-f]+>", "", str(error))
+    return re.sub(r" <_io\.\w+ object at 0x[0-9a-f]+>", "", str(error)) or type(error).__name__
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:

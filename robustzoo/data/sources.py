@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from robustzoo.data.datasets import LOADERS, load_dataset
-from robustzoo.data.image_dataset import DataError, ImageDataset, refuse_root
+from robustzoo.data.image_dataset import DataError, ImageDataset, listing, refuse_root
 from robustzoo.data.readers.image_folder import open_folder
 
 _FLOAT_LABELS = "labels must be integer class ids; convert them with .long()"
@@ -143,7 +143,8 @@ def open_data(
             raise DataError(
                 f"data is the folder {str(data)!r}, and data_root is given too; expected one folder"
             )
-        return open_folder(data, image_size)
+        with listing("the data folder"):
+            return open_folder(data, image_size)
     if isinstance(data, Tensor | np.ndarray):
         raise DataError(
             f"data is one {type(data).__name__} of shape {tuple(data.shape)}; expected a pair of tensors "

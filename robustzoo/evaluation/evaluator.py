@@ -235,10 +235,8 @@ def evaluate(
                     reporter.say(line, "cost")
                     attack_all(model, work, ledger, workers, reporter, journal.append)
                 except BaseException as error:
-                    if place is not None and place.exists():
-                        reporter.say(
-                            f"what was found is kept in {place}; the same command goes on from there"
-                        )
+                    if journal.keeps:
+                        reporter.say(_kept(journal))
                     elif isinstance(error, KeyboardInterrupt):
                         reporter.say(
                             "nothing was kept, for there is no `out` folder"
@@ -263,9 +261,18 @@ def evaluate(
             evidence = evidence_of(terms, ledger, run)
             _note_borderline(evidence, reporter)
             if out is not None:
-                write_evidence(evidence, out)
+                try:
+                    write_evidence(evidence, out)
+                except BaseException:  # of a full disk, for example
+                    if journal.keeps:
+                        reporter.say(_kept(journal))
+                    raise
             journal.remove()
         return evidence
+
+
+def _kept(journal: Journal) -> str:
+    return f"what was found is kept in {journal.path}; the same command goes on from there"
 
 
 def _known_micro_batch(smaller: Evidence | None, finished: Path | None, journal: Path | None) -> int | None:

@@ -7,6 +7,7 @@ reading, and everything before it stands.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -49,6 +50,7 @@ class Journal:
         self._start = time.monotonic()
         self._stream: BinaryIO | None = None
         self._end = 0
+        self._appended = False
         if path is not None and restart:
             path.unlink(missing_ok=True)
         elif path is not None and path.exists():
@@ -79,10 +81,33 @@ class Journal:
             self._stream.flush()
             os.fsync(self._stream.fileno())
         except OSError as error:
+            self._let_go(self.path)
             raise GuardError(
-                f"the journal {self.path} cannot be written ({error.strerror or error}); what it holds stays "
-                "valid: make room there and run the same command again, and it goes on from the journal"
+                f"the journal {self.path} cannot be written ({error.strerror or error}); "
+                + (
+                    "what it holds stays valid: make room there and run the same command again, and it goes "
+                    "on from the journal"
+                    if self.keeps
+                    else "nothing was kept: make room there, or choose another folder (out=..., --out DIR), "
+                    "and run the same command again"
+                )
             ) from error
+        self._appended = True
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the file holds findings, from which the same evaluation goes on."""
+        return self.sessions > 0 or self._appended
+
+    def _let_go(self, path: Path) -> None:
+        """Close after a failed write, whose buffer fails once more; a file without findings is not left."""
+        if self._stream is not None:
+            with contextlib.suppress(OSError):
+                self._stream.close()
+            self._stream = None
+        if not self.keeps:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let go of the file; it stays."""

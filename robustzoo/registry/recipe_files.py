@@ -27,7 +27,8 @@ def read_recipe_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
         RecipeError: naming the file; it cannot be read, repeats a key, or is no recipe.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+        # Some editors begin a file with a byte order mark; "-sig" reads both.
+        document = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_unique)
     except FileNotFoundError as error:
         raise RecipeError(
             f"no recipe file {str(path)!r}: make one with `robustzoo recipe NAME --json`"

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 NORMS = ("linf", "l2", "l1")
-_EPSILON = re.compile(r"(?P<numerator>\d{1,40}(?:\.\d{1,40})?)(?:/(?P<denominator>\d{1,40}))?", re.ASCII)
-_MOST = (
-    10**30
-)  # numerators and denominators beyond this are slips, and no text of ours is longer than we read
-_FORMS = "expected NORM:EPSILON such as linf:8/255, linf:0.1 or l2:3"
+# A decimal, with or without an exponent of ten, or a fraction. The exponent is short: 10**999999999 would be
+# computed before it is refused.
+_EPSILON = re.compile(
+    r"(?P<numerator>\d{1,40}(?:\.\d{1,40})?(?:[eE][+-]?\d{1,2})?)(?:/(?P<denominator>\d{1,40}))?", re.ASCII
+)
+# Numerators and denominators beyond this are slips, and no text of ours is longer than we read.
+_MOST = 10**30
+_FORMS = "expected NORM:EPSILON such as linf:8/255, linf:0.1, linf:1e-05 or l2:3"
 
 
 class ThreatModelError(ValueError):
@@ -54,7 +57,9 @@ class ThreatModel:
 
     @classmethod
     def parse(cls, text: str | ThreatModel) -> ThreatModel:
-        """Read `linf:8/255`, `linf:0.1` or `l2:3.0`; the norm's case does not matter. Exact: 0.1 is 1/10.
+        """Read `linf:8/255`, `linf:0.1`, `linf:1e-05` or `l2:3.0`; the norm's case does not matter.
+
+        Exact: 0.1 is 1/10.
 
         Raises:
             ThreatModelError: anything else, naming the text and the forms that work.

@@ -43,6 +43,13 @@ def test_the_picture(run, out):
         assert picture.format == "PNG" and picture.width > 1000
 
 
+def test_a_line_that_is_no_text_is_no_record(run):
+    """As a crash of the machine can leave one."""
+    with (run / "metrics.jsonl").open("ab") as log:
+        log.write(b'\n{"step": 3, "total": \xff\xfe}\n')
+    assert read_log(run) == RECORDS
+
+
 def test_nothing_to_draw(tmp_path):
     with pytest.raises(PlotError, match=r"is no run folder.*give the --out of a training"):
         read_log(tmp_path)

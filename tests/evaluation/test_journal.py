@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -108,6 +110,35 @@ def test_another_evaluation_is_refused_until_it_may_be_discarded(tmp_path):
         assert journal.findings == [] and not path.exists()
 
 
+@contextlib.contextmanager
+def files_of_at_most(size: int):
+    """A disk that fills up: no file of this process grows beyond `size` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_full_disk_names_the_journal_and_keeps_only_what_is_whole(tmp_path, before):
+    path = tmp_path / "j"
+    written(path, [FINDINGS[:before]])
+    kept = path.read_bytes() if before else b""
+    with files_of_at_most(len(kept) + 20), Journal(path, KEY) as journal:
+        words = "what it holds stays valid" if before else "nothing was kept: make room there"
+        with pytest.raises(GuardError, match=rf"the journal {path} cannot be written \(.*\); {words}"):
+            journal.append(FINDINGS[2:])
+        assert journal.keeps == bool(before)
+    assert path.exists() == bool(before)
+    with Journal(path, KEY) as journal:
+        assert len(journal.findings) == before
+        journal.append(FINDINGS[before:])
+    with Journal(path, KEY) as journal:
+        assert all(map(same, journal.findings, FINDINGS))
+
+
 class Killed(Exception):
     """Stands for the end of the process."""
 
@@ -160,6 +191,35 @@ def test_an_interrupted_evaluation_goes_on_and_gives_the_same_bytes(linear, tmp_
     assert contents(out) == contents(tmp_path / "once") and len(contents(out)) == 2
     assert found.doc["run"]["sessions"] == interruptions + 1
     assert "sessions" not in expected.doc["run"]
+
+
+def test_a_disk_that_is_full_at_once_leaves_nothing_and_promises_nothing(linear, tmp_path):
+    events: list[dict] = []
+    with (
+        files_of_at_most(100),
+        pytest.raises(GuardError, match=r"\.journal cannot be written .*nothing was kept"),
+    ):
+        run(linear, tmp_path, events.append)
+    assert not any("is kept in" in event.get("text", "") for event in events)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_is_full_at_the_end_keeps_the_journal_and_says_so(linear, tmp_path, monkeypatch):
+    events: list[dict] = []
+    save = Evidence.save
+
+    def on_a_full_disk(evidence, path):
+        with files_of_at_most(100):
+            save(evidence, path)
+
+    monkeypatch.setattr(Evidence, "save", on_a_full_disk)
+    with pytest.raises(OSError, match=r"\.json"):
+        run(linear, tmp_path, events.append)
+    assert "the same command goes on from there" in events[-1]["text"]
+    monkeypatch.undo()
+    events.clear()
+    run(linear, tmp_path, events.append)
+    assert any("24 of 24 images done" in event.get("text", "") for event in events)
 
 
 @pytest.mark.parametrize("out", [None, "here"])

@@ -312,6 +312,10 @@ class TestFiles:
             recipe(path)
         assert str(path) in str(refused.value) and "--set" not in str(refused.value)
 
+    def test_a_byte_order_mark_is_read_over(self, tmp_path):
+        (tmp_path / "r.json").write_text(json.dumps({"base_name": DIGITS + "at_trh"}), encoding="utf-8-sig")
+        assert recipe(tmp_path / "r.json").digest == recipe(DIGITS + "at_trh").digest
+
     def test_a_file_cut_off_anywhere_is_called_so(self, tmp_path):
         sources = {"base_lr": 'a "hunch"\\ \u00e9'}
         document = {"base_name": DIGITS + "at_trh", "base_lr": -1.5e-7, "sources": sources}

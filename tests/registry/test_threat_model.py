@@ -27,6 +27,11 @@ ACCEPTED = [
     ("l2:3.0", "l2", Fraction(3), "l2:3"),
     ("L2:3", "l2", Fraction(3), "l2:3"),
     ("l2:128/255", "l2", Fraction(128, 255), "l2:128/255"),
+    ("linf:1e-3", "linf", Fraction(1, 1000), "linf:1/1000"),
+    (f"linf:{0.00001}", "linf", Fraction(1, 100_000), "linf:1/100000"),  # Python's text of it: 1e-05
+    ("linf:2.5E-2", "linf", Fraction(1, 40), "linf:1/40"),
+    ("l2:1.5e+1", "l2", Fraction(15), "l2:15"),
+    ("linf:8e0/255", "linf", Fraction(8, 255), "linf:8/255"),
     (" l1:12 ", "l1", Fraction(12), "l1:12"),
 ]
 REFUSED = [
@@ -38,7 +43,17 @@ REFUSED = [
     ("linf:+8/255", "not a positive number"),
     ("linf:8 / 255", "not a positive number"),
     ("linf:8/255/2", "not a positive number"),
-    ("linf:1e-1", "not a positive number"),
+    ("linf:1e", "not a positive number"),
+    ("linf:e-3", "not a positive number"),
+    ("linf:1e-3.0", "not a positive number"),
+    ("linf:-1e-3", "not a positive number"),
+    ("linf:8/255e0", "not a positive number"),
+    ("linf:1e999999999", "not a positive number"),
+    ("linf:1e-999999999", "not a positive number"),
+    ("linf:1e-30", "more than 30 digits"),
+    ("l2:1e99", "more than 30 digits"),
+    ("linf:0e-9", "greater than 0"),
+    ("linf:1e1", "above 1"),
     ("linf:nan", "not a positive number"),
     ("linf:inf", "not a positive number"),
     ("linf:٨/255", "not a positive number"),
@@ -108,3 +123,10 @@ def test_parse_is_total(text):
 def test_pixel_levels_are_written_in_255ths_unless_a_decimal_is_exact(level):
     text = ThreatModel("linf", Fraction(level, 255)).epsilon_text
     assert text == (f"{level}/255" if level % 51 else str(Fraction(level, 255)))
+
+
+@given(st.floats(1e-12, 1.0))
+def test_the_text_that_python_gives_a_float_is_read_exactly(epsilon):
+    """f"linf:{epsilon}" has an exponent below 1e-4; the decimal is meant, not the nearest binary number."""
+    threat_model = ThreatModel.parse(f"linf:{epsilon}")
+    assert threat_model.epsilon == Fraction(str(epsilon)) and threat_model.eps == epsilon

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import tarfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 from torch import Tensor
 
-from robustzoo.data.image_dataset import DataError, ImageDataset, MissingData, to_unit
+from robustzoo.data.image_dataset import DataError, ImageDataset, MissingData, reading, to_unit
 from robustzoo.data.subsets import training_rows
 
 HOLDOUT_SIZE = 1000
@@ -160,10 +159,8 @@ def pickles(place: Path, archive: Archive) -> str:
 @contextmanager
 def _opened(place: Path) -> Iterator[BinaryIO]:
     """The bytes of a .tar or .tar.gz. Damage that shows while they are read becomes a DataError."""
-    try:
+    with reading(f"{place} is no whole archive"):
         with place.open("rb") as file:
             packed = file.read(2) == _GZIP_MAGIC
         with gzip.open(place) if packed else place.open("rb") as stream:
             yield stream
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
-        raise DataError(f"{place} is no whole archive ({error}); fetch it again") from error

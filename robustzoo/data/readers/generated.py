@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zipfile
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from robustzoo.data.image_dataset import DataError, ImageDataset, MissingData, to_unit
+from robustzoo.data.image_dataset import DataError, ImageDataset, MissingData, reading, to_unit
 
 _ARRAYS = ("image", "label")
 _HEADER = 30  # bytes of a member's header in a zip file, before its name
+_CHUNK = 1 << 24  # bytes that are compared with a checksum at a time
 
 
 class GeneratedImages(ImageDataset):
@@ -22,14 +24,18 @@ class GeneratedImages(ImageDataset):
     the arrays are stored as they are (np.savez), what is read of them, shared between processes; where they
     are compressed, all of them (3 GB for a million images), unpacked once at the start.
 
-    Raises: MissingData where the file is absent; DataError on a file that is no .npz file, breaks off, lacks
-    an array, or has one of another kind. Arrays of Python objects are refused: they are pickles.
+    Either way the file is read once from end to end and compared with its checksums, a few seconds for 3 GB;
+    a copy of this object in another process trusts that.
+
+    Raises: MissingData where the file is absent; DataError on a file that is no .npz file, breaks off, is
+    damaged, lacks an array, or has one of another kind. Arrays of Python objects are refused: they are
+    pickles.
     """
 
     def __init__(self, path: str | Path, image_shape: tuple[int, int, int], num_classes: int):
         self._path = Path(path).expanduser()
         self._expected = (*image_shape[1:], image_shape[0])
-        self._pixels, labels = self._arrays()
+        self._pixels, labels = self._arrays(check=True)
         if labels.dtype.kind not in "iu" or labels.shape != self._pixels.shape[:1]:
             raise DataError(
                 f"{self._path}: label is {labels.dtype} {labels.shape}, expected integers "
@@ -44,31 +50,27 @@ class GeneratedImages(ImageDataset):
         classes = tuple(map(str, range(num_classes)))
         super().__init__("generated", "train", labels.astype(np.int64), image_shape, classes)
 
-    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
+    def _arrays(self, *, check: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Pixels and labels. check: compare pixels that are mapped with their checksum, too."""
         if not self._path.is_file():
             found = "is a folder" if self._path.is_dir() else "is absent"
             raise MissingData(f"{self._path} {found}; expected an .npz file with the arrays image and label")
-        try:
-            with zipfile.ZipFile(self._path) as file:
-                members = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
-                missing = [name for name in _ARRAYS if name not in members]
-                if missing:
-                    raise DataError(
-                        f"{self._path} has no array {' and '.join(missing)}: found "
-                        f"{', '.join(members) or 'nothing'}; expected image and label"
-                    )
-                self._check_image(*self._header(file, members["image"]))
-                if self._header(file, members["label"])[1].hasobject:
-                    raise DataError(
-                        f"{self._path}: label holds Python objects, which are pickles; use class ids"
-                    )
-                stored = members["image"].compress_type == zipfile.ZIP_STORED
-                pixels = self._map(members["image"]) if stored else self._load(file, members["image"])
-                return pixels, self._load(file, members["label"])
-        except DataError:
-            raise
-        except (zipfile.BadZipFile, OSError, EOFError, ValueError, struct.error) as error:
-            raise DataError(f"{self._path} is no whole .npz file ({error}); fetch it again") from error
+        with reading(f"{self._path} is no whole .npz file"), zipfile.ZipFile(self._path) as file:
+            members = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
+            missing = [name for name in _ARRAYS if name not in members]
+            if missing:
+                raise DataError(
+                    f"{self._path} has no array {' and '.join(missing)}: found "
+                    f"{', '.join(members) or 'nothing'}; expected image and label"
+                )
+            self._check_image(*self._header(file, members["image"]))
+            if self._header(file, members["label"])[1].hasobject:
+                raise DataError(f"{self._path}: label holds Python objects, which are pickles; use class ids")
+            stored = members["image"].compress_type == zipfile.ZIP_STORED
+            if stored and check:
+                _compare(file, members["image"])
+            pixels = self._map(members["image"]) if stored else self._load(file, members["image"])
+            return pixels, self._load(file, members["label"])
 
     def _check_image(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         if dtype != np.uint8 or shape[1:] != self._expected or not shape[0]:
@@ -80,14 +82,19 @@ class GeneratedImages(ImageDataset):
 
     @staticmethod
     def _header(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and dtype, which fill the member exactly: a damaged header would ask for any memory."""
         with file.open(info) as member:
-            shape, _, dtype, _ = _npy_header(member)
+            shape, _, dtype, length = _npy_header(member)
+        if not dtype.hasobject and length + dtype.itemsize * math.prod(shape) != info.file_size:
+            raise ValueError(f"{info.filename} does not have the size that its header tells")
         return shape, dtype
 
     @staticmethod
     def _load(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
         with file.open(info) as member:
-            return np.lib.format.read_array(member, allow_pickle=False)
+            array = np.lib.format.read_array(member, allow_pickle=False)
+            member.read()  # the checksum is compared at the end, which the array alone may not reach
+            return array
 
     def _map(self, info: zipfile.ZipInfo) -> np.ndarray:
         """The array of a member that is stored as it is, mapped from the file."""
@@ -95,9 +102,7 @@ class GeneratedImages(ImageDataset):
             file.seek(info.header_offset)
             name, extra = struct.unpack("<HH", file.read(_HEADER)[26:])
             file.seek(info.header_offset + _HEADER + name + extra)
-            shape, fortran, dtype, length = _npy_header(file)
-            if length + dtype.itemsize * int(np.prod(shape)) != info.file_size:
-                raise ValueError(f"{info.filename} does not have the size that its header tells")
+            shape, fortran, dtype, _ = _npy_header(file)
             order = "F" if fortran else "C"
             return np.memmap(self._path, dtype, "r", file.tell(), shape, order)
 
@@ -109,7 +114,14 @@ class GeneratedImages(ImageDataset):
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
-        self._pixels, _ = self._arrays()
+        self._pixels, _ = self._arrays(check=False)
+
+
+def _compare(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    """Raise BadZipFile where a member does not have its checksum."""
+    with file.open(info) as member:
+        while member.read(_CHUNK):
+            pass
 
 
 def _npy_header(file) -> tuple[tuple[int, ...], bool, np.dtype, int]:

@@ -59,7 +59,7 @@ class ImageFolder(Photographs):
 
 def class_folders(folder: Path) -> list[str]:
     """Names of the folders in a folder, sorted, hidden ones left out."""
-    return sorted(e.name for e in os.scandir(folder) if e.is_dir() and not e.name.startswith("."))
+    return sorted(e.name for e in os.scandir(folder) if not e.name.startswith(".") and e.is_dir())
 
 
 def open_folder(

@@ -111,15 +111,28 @@ def _imagenet_index(folder: Path) -> dict[str, int]:
 
 
 def _read_index(file: Path) -> dict[str, int]:
-    index = {}
-    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+    try:
+        lines = file.read_text(
+            "utf-8-sig"
+        ).splitlines()  # with or without the mark that some editors begin with
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is no text in UTF-8 ({error}); save it again in this encoding") from error
+    index: dict[str, int] = {}
+    wnids: dict[int, str] = {}
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         wnid, _, rest = line.partition("\t")
         label = rest.partition("\t")[0].strip()
-        if not label.isdecimal() or int(label) > 999 or wnid in index:
+        if not (label.isascii() and label.isdecimal()) or len(label) > 4 or int(label) > 999 or wnid in index:
             raise DataError(
                 f"{file}, line {number}: {line!r}; expected wnid, tab, class index 0 to 999, tab, name"
             )
+        if int(label) in wnids:
+            raise DataError(
+                f"{file}, line {number}: class {int(label)} is given to {wnid} and to {wnids[int(label)]}; "
+                "give each class index to one wnid"
+            )
         index[wnid] = int(label)
+        wnids[int(label)] = wnid
     return index

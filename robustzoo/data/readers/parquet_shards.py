@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from robustzoo.data.image_dataset import DataError, MissingData, existing_root
+from robustzoo.data.image_dataset import DataError, MissingData, existing_root, reading
 
 LAYOUT = "a folder with train-*.parquet and test-*.parquet (an image column {bytes, path}, a label column)"
 _LABEL_COLUMNS = ("label", "fine_label", "labels")
@@ -97,20 +97,23 @@ class Shard:
 
     def images(self, row_group: int | None = None) -> list[pa.BinaryArray]:
         """Encoded images of a row group, or of all, in chunks in file order; null where a row has none."""
-        with self._readable():
+        with self._readable(), pq.ParquetFile(self.file) as opened:
             if row_group is None:
-                table = pq.read_table(self.file, columns=[self._image])
+                table, stated = opened.read([self._image]), opened.metadata.num_rows
             else:
-                with pq.ParquetFile(self.file) as opened:
-                    table = opened.read_row_group(row_group, columns=[self._image], use_threads=False)
-        return [chunk.field("bytes") for chunk in table.column(self._image).chunks]
+                table = opened.read_row_group(row_group, columns=[self._image], use_threads=False)
+                stated = opened.metadata.row_group(row_group).num_rows
+            chunks = [chunk.field("bytes") for chunk in table.column(self._image).chunks]
+        self._check_rows(sum(map(len, chunks)), stated)
+        return chunks
 
     def labels(self, num_classes: int) -> np.ndarray:
         """int64 (N,), all in [0, num_classes); DataError names the first row that is not."""
-        with self._readable():
-            column = pq.read_table(self.file, columns=[self._label]).column(self._label)
-        # Unsafe cast: a number too large for int64 turns negative, and negative labels are refused below.
-        labels = column.cast(pa.int64(), safe=False).fill_null(-1).to_numpy()
+        with self._readable(), pq.ParquetFile(self.file) as opened:
+            column, stated = opened.read([self._label]).column(self._label), opened.metadata.num_rows
+            # Unsafe cast: a number too large for int64 turns negative, and negative labels are refused below.
+            labels = column.cast(pa.int64(), safe=False).fill_null(-1).to_numpy()
+        self._check_rows(len(labels), stated)
         wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
         if len(wrong):
             found = column[int(wrong[0])].as_py()
@@ -120,12 +123,16 @@ class Shard:
             )
         return labels
 
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{self.file} is no readable parquet file ({error}); fetch it again") from error
+    def _readable(self) -> AbstractContextManager[None]:
+        return reading(f"{self.file} is no readable parquet file")
+
+    def _check_rows(self, found: int, stated: int) -> None:
+        """A damaged page can lose rows of one column without a word; labels would then be of other images."""
+        if found != stated:
+            raise DataError(
+                f"{self.file} is no readable parquet file (a column has {found} rows where its row groups "
+                f"state {stated}); fetch it again"
+            )
 
 
 def _image_column(file: Path, schema: pa.Schema) -> str:

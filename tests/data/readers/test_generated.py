@@ -170,3 +170,26 @@ def test_real_images_mixed_with_generated_ones(shared, tmp_path):
     ranks = [list(training_batches(mixed, order, 2, 3, rank=r, world_size=2, **options)) for r in range(2)]
     for one, other in zip(whole[16:], ranks[0] + ranks[1], strict=True):
         assert all(map(torch.equal, one[1:], other[1:]))
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_damaged_file_is_refused_or_reads_the_same(tmp_path, save):
+    """Whatever a flipped byte does to the readers of zip, deflate and npy: DataError, and no other pixels."""
+    file = saved(tmp_path, save, image=PIXELS[:3], label=LABELS[:3])
+    whole, rng = file.read_bytes(), np.random.default_rng(0)
+    refused = 0
+    for position in [
+        *range(0, 150, 2),
+        *rng.integers(0, len(whole), 60),
+        *range(len(whole) - 240, len(whole), 2),
+    ]:
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << int(rng.integers(8))
+        file.write_bytes(damaged)
+        try:
+            generated = GeneratedImages(file, SHAPE, 10)
+        except DataError:
+            refused += 1
+        else:
+            assert np.array_equal(generated._pixels, PIXELS[:3]) and generated.labels.tolist() == [0, 1, 2]
+    assert refused > 100

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import csv
+import errno
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from robustzoo.data import DataError, MissingData, load_dataset
+from robustzoo.data import DataError, MissingData, load_dataset, open_data
 from robustzoo.data.readers.image_folder import class_folders, open_folder
 
 
@@ -44,6 +47,59 @@ def test_a_class_index_beside_the_images_decides(imagenet):
     (imagenet / "class_index.tsv").write_text("n02099712\t1000\tdog\n")
     with pytest.raises(DataError, match=r"class_index.tsv, line 1"):
         load_dataset("imagenet", imagenet)
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("n02099712\t5\tdög\n".encode("latin-1"), r"class_index.tsv is no text in UTF-8 .*save it again"),
+        ("n02099712\t5\tdog\n".encode("utf-16"), r"class_index.tsv is no text in UTF-8 .*save it again"),
+        (
+            b"n02099712\t5\tdog\nn01440764\t5\tfish\n",
+            r"line 2: class 5 is given to n01440764 and to n02099712",
+        ),
+        (b"n02099712\t" + b"1" * 5000, r"line 1.*expected wnid, tab, class index 0 to 999"),
+        ("n02099712\t\u0665\tdog\n".encode(), r"line 1.*expected wnid, tab, class index 0 to 999"),
+    ],
+    ids=["latin-1", "utf-16", "one class twice", "huge", "other digits"],
+)
+def test_a_class_index_that_cannot_be_meant_is_refused(imagenet, content, message):
+    (imagenet / "class_index.tsv").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        load_dataset("imagenet", imagenet)
+
+
+def test_a_class_index_may_begin_with_a_byte_order_mark(imagenet):
+    index = "n02099712\t5\tdog\nn01440764\t7\tfish\n"
+    (imagenet / "class_index.tsv").write_text(index, encoding="utf-8-sig")
+    assert load_dataset("imagenet", imagenet).labels.tolist() == [7, 5]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_link_to_itself_among_the_folders(tmp_path, own):
+    """As a data set of the catalog, and as anyone's folder."""
+    save(tmp_path / "test" / "airplane" / "a.png", 32, 32)
+    loop = tmp_path / "test" / "bird"
+    loop.symlink_to("bird")
+    with pytest.raises(DataError, match=r"test/bird cannot be read .*mend or remove the link"):
+        open_data(tmp_path / "test") if own else load_dataset("cifar10", tmp_path)
+    loop.rename(tmp_path / "test" / ".bird")  # hidden, as what is not looked at
+    assert len(open_data(tmp_path / "test") if own else load_dataset("cifar10", tmp_path)) == 1
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_class_folder_without_permission(tmp_path, monkeypatch, own):
+    save(tmp_path / "test" / "airplane" / "a.png", 32, 32)
+    scandir = os.scandir
+
+    def refusing(place):
+        if Path(place).name == "airplane":  # as the system does for another user's folder, but also for root
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(DataError, match=r"airplane cannot be read \(Permission denied\).*read permission"):
+        open_data(tmp_path / "test") if own else load_dataset("cifar10", tmp_path)
 
 
 def test_a_thousand_folders_are_numbered_in_order(tmp_path):

@@ -167,3 +167,42 @@ def test_the_real_images(shared):
     for i in (0, 999, 1000, 9_999):  # the file has a row group per thousand images
         x, label = test[i]
         assert torch.equal(x, pixels_of(column[i].as_py()["bytes"])) and 0 <= label < 10
+
+
+@pytest.mark.parametrize("key", ["cifar10", "imagenet"])
+def test_a_damaged_file_is_refused_and_never_pairs_images_with_other_labels(tmp_path, key):
+    """Whatever flipped bytes in the footer and in the pages do to the reader of parquet: DataError."""
+    file = tmp_path / "validation-0.parquet" if key == "imagenet" else tmp_path / "test-0.parquet"
+    write(file, [png(i) for i in range(8)], list(range(8)))
+    whole, rng = file.read_bytes(), np.random.default_rng(2)
+    refused = 0
+    for _ in range(250):
+        damaged = bytearray(whole)
+        for _ in range(int(rng.integers(1, 4))):
+            where = rng.integers(len(whole)) if rng.random() < 0.4 else len(whole) - 1 - rng.integers(1200)
+            damaged[where] = rng.integers(256)
+        file.write_bytes(damaged)
+        try:
+            dataset = load_dataset(key, tmp_path)
+            items = [dataset[i] for i in range(len(dataset))]
+        except DataError:
+            refused += 1
+        else:
+            assert len(items) == len(dataset) == len(dataset.labels)
+    assert refused > 100
+
+
+def test_a_column_that_lost_its_rows_is_refused(tmp_path):
+    """With a wrong count in the footer pyarrow returns fewer labels than there are rows, without an error."""
+    file = tmp_path / "test-0.parquet"
+    write(file, [png(i) for i in range(8)], list(range(8)), row_group_size=8)
+    whole, messages = file.read_bytes(), []
+    for position in range(len(whole) - int.from_bytes(whole[-8:-4], "little"), len(whole)):
+        if whole[position] == 16:  # 8 as the footer's variable-length integers have it; among them all counts
+            file.write_bytes(whole[:position] + b"\0" + whole[position + 1 :])
+            try:
+                load_dataset("cifar10", tmp_path)
+            except DataError as error:
+                messages.append(str(error))
+    assert any("has 8 rows where its row groups state 0" in message for message in messages)
+    assert any("has 0 rows where its row groups state 8" in message for message in messages)
