@@ -91,11 +91,7 @@ FIELDS: dict[str, Field] = {
     "training_images": Field(
         "int", "training images really used; none: the whole split", low=1, high=_MANY, optional=True
     ),
-    "extra_data": Field(
-        "text",
-        "generated images mixed into every batch: none, ddpm (the published million), or ddpm:N for another "
-        "number of them",
-    ),
+    "extra_data": Field("text", "generated images mixed into every batch"),  # see _FORMS
     "extra_fraction": Field("float", "share of generated images in a batch", low=0, below=1),
     "total_steps": Field("int", "optimizer steps, length of the schedules", low=1, high=_MANY),
     "stop_after": Field(
