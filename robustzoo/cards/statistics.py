@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 # Beta prior of a failure rate among images that a first tier left: one in a hundred, weakly held. Fixed here,
 # before any draw; see FailureSequence.
 FAILURE_PRIOR = (1.0, 100.0)
+# A ratio that reaches its limit exactly, as small integers make it, may be computed as just below it: sums of
+# some log-gammas are right to about 1e-12.
+_ROUNDING = 1e-9
 # Bounds are rounded so that two versions of scipy, which may differ in the last bits, write the same bytes.
 _DECIMALS = 9
 
@@ -144,7 +147,7 @@ class FailureSequence:
         candidates = np.arange(low, high + 1) if low <= high else np.arange(first, last + 1)
         ratio = self._log_ratio(candidates)
         # The probability of the outcomes rises and then falls in F, so what is kept has no gaps.
-        kept = candidates[(ratio < -np.log1p(-self.level)) | (ratio == ratio.min())]
+        kept = candidates[(ratio < -np.log1p(-self.level) - _ROUNDING) | (ratio == ratio.min())]
         self.low, self.high = int(kept[0]), int(kept[-1])
 
     def _log_ratio(self, candidates: np.ndarray) -> np.ndarray:

@@ -86,6 +86,13 @@ def test_the_confidence_sequence_is_the_prior_posterior_ratio(size, data):
         assert sequence.low == sequence.high == failures
 
 
+def test_a_ratio_of_exactly_20_excludes():
+    """After one success of 101, (100 / 101) / ((101 - F) / 101) reaches 20 at F = 96."""
+    sequence = FailureSequence(101)
+    sequence.update([False])
+    assert (sequence.low, sequence.high) == (0, 95)
+
+
 def test_bounds_only_tighten_and_end_at_the_count():
     sequence, outcomes = FailureSequence(90), [False] * 60 + [True] * 30
     for outcome in outcomes[:45]:
