@@ -174,8 +174,7 @@ def table(document: dict[str, Any]) -> str:
             "",
             f"robustzoo takes {ratios}.",
             "",
-            f"{document['machine']}; {', '.join(f'{k} {v}' for k, v in document['versions'].items())}; "
-            f"`{document['command']}`",
+            footer(document),
         ]
     )
 
@@ -212,12 +211,33 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "counted_images": len(counted),
         "contestants": rows,
         "ratios": {n: ours["seconds"] / row["seconds"] for n, row in rows.items() if n != "robustzoo"},
-        "machine": ", ".join(
-            (platform.machine(), f"{psutil.cpu_count()} cores", torch.backends.cpu.get_cpu_capability())
-        ),
+        **circumstances(),
+    }
+
+
+def circumstances() -> dict[str, Any]:
+    """Machine, versions and command of this run."""
+    parts = platform.machine(), f"{psutil.cpu_count()} cores", torch.backends.cpu.get_cpu_capability()
+    return {
+        "machine": ", ".join(parts),
         "versions": machine.versions(),
         "command": " ".join(["python", *sys.argv]),
     }
+
+
+def footer(document: dict[str, Any]) -> str:
+    """`circumstances` as a line."""
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    return f"{document['machine']}; {versions}; `{document['command']}`"
+
+
+def show(document: dict[str, Any], text: str, stem: str, out: Path | None) -> None:
+    """Print the text, and write STEM.json and STEM.md into `out`."""
+    print(text)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"{stem}.json").write_text(json.dumps(document, indent=1) + "\n")
+        (out / f"{stem}.md").write_text(text + "\n")
 
 
 def main() -> None:
@@ -238,11 +258,7 @@ def main() -> None:
         Path(path).write_text(json.dumps(attack(kind, job)))
         return
     document = run(arguments)
-    print(table(document))
-    if arguments.out is not None:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "evaluation.json").write_text(json.dumps(document, indent=1) + "\n")
-        (arguments.out / "evaluation.md").write_text(table(document) + "\n")
+    show(document, table(document), "evaluation", arguments.out)
 
 
 if __name__ == "__main__":

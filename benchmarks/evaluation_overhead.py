@@ -17,24 +17,20 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
-from evaluation import PROTOCOL, Counter
+from evaluation import PROTOCOL, Counter, circumstances, footer, show
 from torch import Tensor, nn
 
 import robustzoo
 from robustzoo.attacks.frozen import frozen
 from robustzoo.data import evaluation_subset, load_dataset
-from robustzoo.evaluation import machine, micro_batch
+from robustzoo.evaluation import micro_batch
 
 EVERY, REPEATS, WINDOW = 100, 4, 10.0
 WAYS = ("in between", "around")
@@ -170,8 +166,7 @@ def table(document: dict[str, Any]) -> str:
             "",
             *rows,
             "",
-            f"{document['machine']}; {', '.join(f'{k} {v}' for k, v in document['versions'].items())}; "
-            f"`{document['command']}`",
+            footer(document),
         ]
     )
 
@@ -199,17 +194,9 @@ def main() -> None:
         "micro_batch": size,
         "rounds": arguments.rounds,
         "runs": runs,
-        "machine": ", ".join(
-            (platform.machine(), f"{psutil.cpu_count()} cores", torch.backends.cpu.get_cpu_capability())
-        ),
-        "versions": machine.versions(),
-        "command": " ".join(["python", *sys.argv]),
+        **circumstances(),
     }
-    print(table(document))
-    if arguments.out is not None:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "evaluation_overhead.json").write_text(json.dumps(document, indent=1) + "\n")
-        (arguments.out / "evaluation_overhead.md").write_text(table(document) + "\n")
+    show(document, table(document), "evaluation_overhead", arguments.out)
 
 
 if __name__ == "__main__":

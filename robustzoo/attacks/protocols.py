@@ -6,8 +6,6 @@ targets.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from robustzoo.attacks.members import (
     standard_member,
 )
 from robustzoo.attacks.projections import NORMS
+from robustzoo.registry.digests import json_digest
 from robustzoo.registry.threat_model import ThreatModel
 
 RANDOM_MODELS = "aa-rand"
@@ -54,8 +53,7 @@ class Protocol:
     @property
     def digest(self) -> str:
         """sha256 (hex) of the canonical JSON of what `to_json` says beside it."""
-        text = json.dumps(self._document(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return json_digest(self._document())
 
     def to_json(self) -> dict:
         """{"name", "members", "digest"}, as Evidence stores it."""

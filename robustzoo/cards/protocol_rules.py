@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
 from typing import Any
+
+from robustzoo.registry.digests import json_digest
 
 
 def protocol_digest(name: str, members: list[dict[str, Any]]) -> str:
     """sha256 (hex) of the canonical JSON of a protocol's name and all parameters of its attacks."""
-    text = json.dumps({"name": name, "members": members}, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return json_digest({"name": name, "members": members})
 
 
 def protocol_problems(protocol: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -43,7 +43,8 @@ class CallersShare(threading.Thread):
         self._ending = False
 
     def run(self) -> None:
-        # OpenMP keeps the count by thread, and a new thread begins with all cores.
+        # OpenMP keeps the count by thread, and a new thread begins with all cores: torch sets it in its first
+        # own loop there, after a product of matrices, say.
         torch.set_num_threads(self._cpu_threads)
         with contextlib.suppress(_Stop):
             try:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from robustzoo.registry.catalog import DATASETS, IncompatibleName, check_compatible
 from robustzoo.registry.composition import compose
+from robustzoo.registry.digests import json_digest
 from robustzoo.registry.fields import FIELDS, RecipeError, read_value, write_value
 from robustzoo.registry.names import UnknownName, parse
 from robustzoo.registry.overrides import apply_overrides
@@ -190,10 +189,7 @@ def _check_identity(made: Recipe) -> None:
 
 def science_digest(science: Mapping[str, Any]) -> str:
     """sha256 hex of the science fields as JSON with sorted keys and no spaces."""
-    document = {key: write_value(value) for key, value in science.items()}
-    return sha256(
-        json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-    ).hexdigest()
+    return json_digest({key: write_value(value) for key, value in science.items()})
 
 
 def changed_name(base_name: str, digest: str) -> str:

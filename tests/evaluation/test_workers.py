@@ -20,12 +20,11 @@ from torch import nn
 from robustzoo.attacks.answers import NonFiniteLogits
 from robustzoo.data import TensorSource
 from robustzoo.evaluation.attack_run import robust_ids
-from robustzoo.evaluation.callers_share import CallersShare
 from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.ledger import Ledger
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.work import Work
-from robustzoo.evaluation.workers import WorkerError, _deal, device_of_worker, run_in_workers
+from robustzoo.evaluation.workers import WorkerError, device_of_worker, run_in_workers
 from robustzoo.registry import ThreatModel
 
 X = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -209,22 +208,40 @@ def test_ctrl_c_ends_a_forward_without_end(linear):
     assert not multiprocessing.active_children() and threading.active_count() == 1
 
 
-def test_the_calling_process_computes_with_the_threads_that_it_was_given(linear):
-    """A new thread would take all cores, and with them other last bits."""
-    counts = []
-    watched = copy.deepcopy(linear)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        here = CallersShare(watched, work())
-        watched.register_forward_pre_hook(lambda *_: counts.append(torch.get_num_threads()))
-        here.start()
-        book = ledger(here._work)
-        _deal({here.pipe: here}, book, lambda findings: [book.add(found) for found in findings])
-        here.stop()
-    finally:
-        torch.set_num_threads(before)
-    assert book.finished and set(counts) == {1}
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted in /proc")
+def test_the_calling_process_computes_with_one_thread(tmp_path):
+    """More would give other last bits. torch says 1 of a thread whose OpenMP would still take all cores, but
+    whoever computes with two has begun a second one."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, torch, robustzoo\n"
+        "threads = lambda: len(os.listdir('/proc/self/task'))\n"
+        "class Wide(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.first, self.last = torch.nn.Linear(4, 1000), torch.nn.Linear(1000, 1000)\n"
+        "        self.begun = set()\n"
+        "    def forward(self, x):\n"
+        "        before = threads()\n"
+        "        logits = self.last(self.first(x.flatten(1)))\n"
+        "        self.begun.add(threads() - before)\n"
+        "        return logits\n"
+        "if __name__ == '__main__':\n"
+        "    model, x = Wide().eval(), torch.rand(600, 1, 2, 2)\n"
+        "    data = x, model(x).argmax(1)\n"
+        "    model.begun.clear()\n"
+        "    robustzoo.evaluate(model, data, 'linf:0.01', 'pgd-2', micro_batch_size=300, workers=2,\n"
+        "                       progress=False)\n"
+        "    print(model.begun)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.strip() == "{0}", done.stderr
 
 
 def test_workers_take_a_gpu_each_unless_one_is_named(monkeypatch):

@@ -112,14 +112,12 @@ def _imagenet_index(folder: Path) -> dict[str, int]:
 
 def _read_index(file: Path) -> dict[str, int]:
     try:
-        lines = file.read_text(
-            "utf-8-sig"
-        ).splitlines()  # with or without the mark that some editors begin with
+        text = file.read_text("utf-8-sig")  # with or without the mark that some editors begin with
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is no text in UTF-8 ({error}); save it again in this encoding") from error
     index: dict[str, int] = {}
     wnids: dict[int, str] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         wnid, _, rest = line.partition("\t")
