@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -28,11 +29,13 @@ def write_by(path: str | Path, write: Callable[[Path], object]) -> None:
             temporary.chmod(path.stat().st_mode & 0o777)
         temporary.replace(path)
     except OSError as error:
-        if error.errno is not None and error.filename is None:  # of a full disk, for example
+        # Of a full disk it has no name, and nobody gave the temporary one.
+        if error.errno is not None and error.filename in (None, str(temporary)):
             error.filename = str(path)
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that cannot be looked into has just said so
+            temporary.unlink()
     sync(path.parent)
 
 
@@ -67,6 +70,21 @@ def nearest_existing(path: Path) -> Path:
     whether a folder can be made there."""
     place = path.absolute()
     return next(above for above in (place, *place.parents) if above.exists())
+
+
+def why_unwritable(folder: Path) -> str | None:
+    """Why no file can be made in this folder, nor where it would be made; None where one can. Tries it, since
+    some file systems say that they are writable and are not, and leaves nothing behind."""
+    import tempfile  # only here, as above
+
+    try:
+        place = nearest_existing(folder)
+        if not place.is_dir():
+            return f"{place} is a file"
+        with tempfile.TemporaryDirectory(prefix=".robustzoo-", dir=place):
+            return None
+    except OSError as error:
+        return f"nothing can be written in {folder} ({error.strerror or error})"
 
 
 def sync(path: Path) -> None:

@@ -14,12 +14,13 @@ PACKAGE = ROOT / "robustzoo"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 TRAINING = sorted((ROOT / "training").glob("*.py"))
 
-# Room -> the rooms of the package that it may import. Leaves: `atomic_files` and `folder_lock` need the
-# standard library and are open to every room, `keyed_noise` needs torch.
-LEAVES = {"atomic_files", "folder_lock"}
+# Room -> the rooms of the package that it may import. Leaves: `atomic_files`, `folder_lock` and
+# `unfailing_stream` need the standard library and are open to every room, `keyed_noise` needs torch.
+LEAVES = {"atomic_files", "folder_lock", "unfailing_stream"}
 ALLOWED = {
     "atomic_files": set(),
     "folder_lock": set(),
+    "unfailing_stream": set(),
     "registry": set(),
     "keyed_noise": set(),
     "cards": {"registry"},

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from robustzoo.registry import Recipe, recipe
 from robustzoo.registry.catalog import DATASETS
+from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.fields import RecipeError
 from robustzoo.registry.names import did_you_mean
 from robustzoo.registry.overrides import parse_assignments
@@ -53,10 +54,6 @@ class Job:
         """The recipe to train, changes applied. Raises what `robustzoo.registry.recipe` raises."""
         changes = dict(self.overrides)
         if self.initial_weights is not None:
-            from robustzoo.models import (
-                sha256_file,
-            )  # only here: bad usage is answered before torch is loaded
-
             changes["init"] = f"file:{sha256_file(self.initial_weights)}"
         return recipe(self.name, changes or None)
 

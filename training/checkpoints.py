@@ -6,7 +6,6 @@ any moment leaves the previous checkpoint, or the new one, and never a part of o
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from robustzoo import atomic_files
+from robustzoo.registry.digests import sha256_file
 from training.best import NO_READING, Best
 
 _TEMPORARY, _DISCARDED, _MANIFEST = ".writing-", ".discarded-", "manifest.json"
@@ -64,7 +64,7 @@ class Checkpoints:
         for path in files:
             atomic_files.sync(path)
         described = {
-            path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in sorted(files)
+            path.name: {"bytes": path.stat().st_size, "sha256": sha256_file(path)} for path in sorted(files)
         }
         manifest = {"step": step, "best": asdict(best), "files": described}
         atomic_files.write_text(written / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
@@ -129,7 +129,7 @@ class Checkpoints:
         if (damage := self._damage(step)) is not None:
             raise RunFolderError(f"the checkpoint {folder} is damaged: {damage}; restore it")
         for name, file in self._files(step).items():
-            if sha256_of(folder / name) != file["sha256"]:
+            if sha256_file(folder / name) != file["sha256"]:
                 raise RunFolderError(
                     f"{folder / name} is damaged: it has not the sha256 it was written with; restore it, or "
                     f"delete {folder} to go on from the checkpoint before"
@@ -174,12 +174,3 @@ class Checkpoints:
         shutil.rmtree(doomed, ignore_errors=True)
         folder.replace(doomed)
         shutil.rmtree(doomed)
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file as hex digits, read in blocks; without torch, unlike that of robustzoo.models."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -98,13 +98,7 @@ def check_resumed(job: Job, run: RunFolder, world_size: int) -> str | None:
     before = run.settings()
     then = begun_recipe(run)
     same_file = {} if job.init_file is None else {"init": then.init}  # its hash is compared later
-    made = recipe(job.name, (job.overrides | same_file) or None)
-    made = partial(
-        made,
-        images=made.training_images
-        or (then.training_images if then.training_data == made.training_data else None),
-        generated=generated_images(then.extra_data) or None if made.extra_data == "ddpm" else None,
-    )
+    made = _on_the_images_of(then, recipe(job.name, (job.overrides | same_file) or None))
     of_data = {key: before["fixed"].get(key) for key in _FROM_DATA}
     fixed = fixed_settings(job, made, job.launch(made, world_size)) | of_data
     settings = {"fixed": fixed, "recipe": made.to_json()}
@@ -124,6 +118,16 @@ def check_resumed(job: Job, run: RunFolder, world_size: int) -> str | None:
         f"nothing to resume: {run.path} {what}, and its model is {run.model}. "
         f"`python training/export.py {run.path}` writes it again from the last checkpoint"
     )
+
+
+def _on_the_images_of(then: Recipe, made: Recipe) -> Recipe:
+    """`made` with the numbers of images that it leaves open, as they were counted when `then` began."""
+    images, generated = made.training_images, None
+    if not images and then.training_data == made.training_data:
+        images = then.training_images
+    if made.extra_data == "ddpm":
+        generated = generated_images(then.extra_data)
+    return partial(made, images=images or None, generated=generated or None)
 
 
 def _exported(folder: Path, made: Recipe) -> bool:

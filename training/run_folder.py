@@ -14,12 +14,12 @@ Its checkpoints are the business of `checkpoints.py`.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from robustzoo import atomic_files, folder_lock
-from training.checkpoints import Checkpoints, RunFolderError, sha256_of
+from robustzoo.registry.digests import sha256_file
+from training.checkpoints import Checkpoints, RunFolderError
 
 SCHEMA = "robustzoo.run/1"
 ANEW = "restore it, or begin a new run in another --out"
@@ -69,14 +69,10 @@ class RunFolder(Checkpoints):
         Raises:
             RunFolderError: no folder can be here, one in use without `resume`, or no run to resume.
         """
+        if (reason := atomic_files.why_unwritable(self.path)) is not None:
+            raise RunFolderError(f"{reason}; choose another --out")
         try:
-            here = self.path.absolute()
-            place = atomic_files.nearest_existing(here)
-            if not place.is_dir():
-                raise RunFolderError(f"{place} is a file; choose another --out")
-            if not os.access(place, os.W_OK | os.X_OK):
-                raise RunFolderError(f"{place} is not writable; choose another --out")
-            in_use = place == here and any(not p.name.startswith(".") for p in place.iterdir())
+            in_use = self.path.is_dir() and any(not p.name.startswith(".") for p in self.path.iterdir())
         except OSError as error:
             raise RunFolderError(f"cannot use {self.path}: {error}; choose another --out") from error
         if resume and not in_use:
@@ -154,7 +150,7 @@ class RunFolder(Checkpoints):
             known = hash_file(self.model).read_text(encoding="utf-8").split()[0]
         except (OSError, ValueError, IndexError):
             return True
-        return known == sha256_of(self.model / "model.safetensors")
+        return known == sha256_file(self.model / "model.safetensors")
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any], changed: list[str]) -> str:

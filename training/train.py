@@ -29,9 +29,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: `training` and robustzoo
 
+from robustzoo.unfailing_stream import keep_stderr_from_failing
 from training.usage import leave_early
 
 if __name__ == "__main__":
+    keep_stderr_from_failing()  # days of training do not end because nobody reads what it says
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as in the background
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # while this imports, Ctrl-C needs no traceback
     leave_early()  # at once where there is nothing to do: what is imported below takes seconds

@@ -159,6 +159,15 @@ class Evidence:
             raise EvidenceError(error.path, error.problem, str(path)) from error
         return evidence
 
+    @property
+    def arithmetic(self) -> str:
+        """For people: what the verdicts were reached in, and where the search was not the rule, that too."""
+        search = self.doc.get("search")
+        if search is None:
+            return self.doc["precision"]
+        ways = [search["precision"], *(["torch.compile"] if search["compiled"] else [])]
+        return f"{self.doc['precision']} (search in {' with '.join(ways)}, what it found confirmed)"
+
     def save(self, path: str | Path) -> None:
         """Validate, then write the canonical bytes atomically.
 

@@ -77,9 +77,9 @@ def measured_on(evidence: Evidence) -> str:
     return (
         f"`{protocol['name']}` at {threat(evidence.threat_model)}: {_plural(counts['n'], 'image')} "
         f"({dataset['id']}, {dataset['split']} split, subset `{dataset['subset']}`), seed {doc['seed']}, "
-        f"float32 on {doc['run']['device']}, micro-batch {doc['micro_batch_size']}. The attacks run in the "
-        f"order shown, each on what still stands; they broke {broken} of the {counts['clean_correct']} "
-        "images that were classified correctly.\n"
+        f"{evidence.arithmetic} on {doc['run']['device']}, micro-batch {doc['micro_batch_size']}. "
+        "The attacks run in the order shown, each on what still stands; "
+        f"they broke {broken} of the {counts['clean_correct']} images that were classified correctly.\n"
         f"Pixel digest `{dataset['digest']}`, protocol digest `{protocol['digest']}`."
     )
 

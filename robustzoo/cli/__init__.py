@@ -8,6 +8,9 @@ from typing import Any
 
 import click
 
+from robustzoo.cli.json_errors import is_message, message_of, report_error
+from robustzoo.unfailing_stream import keep_stderr_from_failing
+
 INTERRUPTED = 128 + 2  # the signal's number is 2
 
 # Subcommand -> module of this package that holds a click command of the same name.
@@ -40,6 +43,17 @@ class _LazyGroup(click.Group):
             return None
         return getattr(importlib.import_module(f"robustzoo.cli.{_COMMANDS[name]}"), name)
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            _refuse_empty(args)
+        except click.UsageError as error:
+            if "--json" in args:
+                report_error(error)
+            raise
+        return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         """As click, but that Ctrl-C ends with the shells' 130: click's 1 is "refuted" here."""
         try:
@@ -47,6 +61,18 @@ class _LazyGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("robustzoo: interrupted", err=True)
             sys.exit(INTERRUPTED)
+
+
+def _refuse_empty(args: list[str]) -> None:
+    """Raise click.UsageError for an empty value, such as an unset variable of a shell leaves: as a path it
+    would mean the current folder, and as a name nothing. No command has a use for one."""
+    for before, value in zip(["", *args], args, strict=False):
+        option, equals, text = value.partition("=")
+        if value and not (option.startswith("--") and equals and not text):
+            continue
+        named = option if value else before
+        what = f"{named} has an empty value" if named.startswith("-") else "an argument is empty"
+        raise click.UsageError(f"{what}; give one, or leave it away (is a variable of the shell unset?)")
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,12 +85,11 @@ def group() -> None:
 
 def main() -> None:
     """Run the command line; our own errors and the system's become one readable message and exit code 2."""
+    keep_stderr_from_failing()
     try:
         group(prog_name="robustzoo")
     except Exception as error:
-        # Errors raised by our own rooms are messages for the user, and so are a full disk or a file that may
-        # not be written; anything else is a fault of ours and keeps its traceback.
-        if not isinstance(error, OSError) and not type(error).__module__.startswith("robustzoo"):
+        if not is_message(error):
             raise
-        click.echo(f"robustzoo: {error}", err=True)
+        click.echo(f"robustzoo: {message_of(error)}", err=True)
         sys.exit(2)

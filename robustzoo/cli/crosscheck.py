@@ -9,6 +9,7 @@ import click
 from robustzoo.cli.json_errors import JsonErrors
 from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import attacked_model
+from robustzoo.cli.own_output import own_output
 
 
 @click.command(cls=JsonErrors)
@@ -39,13 +40,14 @@ def crosscheck(model: str, attacks: str, data: str | None, as_json: bool, **opti
     refuse_unknown(model)
     from robustzoo.evaluation.crosscheck import crosscheck as run
 
-    loaded = open_model(model)
-    result = run(
-        loaded.module,
-        loaded.data(data),
-        options.pop("threat_model"),
-        attacks=[attack.strip() for attack in attacks.split(",") if attack.strip()],
-        name=loaded.name,
-        **options,
-    )
+    with own_output(as_json):
+        loaded = open_model(model)
+        result = run(
+            loaded.module,
+            loaded.data(data),
+            options.pop("threat_model"),
+            attacks=[attack.strip() for attack in attacks.split(",") if attack.strip()],
+            name=loaded.name,
+            **options,
+        )
     click.echo(json.dumps(result.to_json(), indent=1) if as_json else result.text())

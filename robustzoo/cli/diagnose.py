@@ -10,7 +10,7 @@ import click
 
 from robustzoo.cli.before_torch import FiniteRange, check_data_root, recipe_of
 from robustzoo.cli.masking import masking
-from robustzoo.cli.options import data_root, seed, together
+from robustzoo.cli.options import FileToWrite, data_root, seed, together
 
 if TYPE_CHECKING:
     from robustzoo.diagnostics.bound import Prior
@@ -184,10 +184,10 @@ def _prior(
     help="The K smallest and K largest eigenvalues of each layer and the whole; 0: none.",
 )
 @click.option("--double", is_flag=True, help="Compute in float64.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the table as CSV.")
+@click.option("--out", type=FileToWrite(), help="Write the table as CSV.")
 @click.option(
     "--spectrum",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FileToWrite(),
     help="Write each layer's spectrum as CSV: eigenvalues, or nodes of Lanczos quadrature, and weights.",
 )
 def hessian(
@@ -209,9 +209,6 @@ def hessian(
 
     MODEL is a registry name or a model folder; the loss is its recipe's, at fixed adversarial points.
     """
-    for place in (out, spectrum):
-        if place is not None and not place.absolute().parent.is_dir():
-            raise click.UsageError(f"{str(place)!r}: there is no folder {str(place.parent)!r}; make it first")
     if out is not None and spectrum is not None and out.absolute() == spectrum.absolute():
         raise click.UsageError(f"--out and --spectrum are both {str(out)!r}: give each a file of its own")
     check_data_root(data_root, recipe_of(model))

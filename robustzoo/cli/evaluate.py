@@ -11,6 +11,7 @@ import click
 from robustzoo.cli.json_errors import JsonErrors
 from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import seed, workers
+from robustzoo.cli.own_output import own_output
 
 
 @click.command(cls=JsonErrors)
@@ -94,6 +95,8 @@ def evaluate(
     A bundled model's evidence is written only where --out says. An interrupted run goes on when the same
     command is given again. Under torchrun or the deepspeed launcher the ranks share the images (with --out).
     """
+    if epsilons is not None and len(threat_models) > 1:
+        raise click.UsageError("--epsilons goes with one --threat-model, which gives the norm")
     refuse_unknown(model)
     from robustzoo.evaluation.cross_norm import evaluate_threat_models
     from robustzoo.evaluation.curve import evaluate_curve
@@ -102,27 +105,25 @@ def evaluate(
     from robustzoo.evaluation.report import report
     from robustzoo.evaluation.sharding import this_rank
 
-    if epsilons is not None and len(threat_models) > 1:
-        raise click.UsageError("--epsilons goes with one --threat-model, which gives the norm")
     rank = this_rank()
-    loaded = open_model(model)
-    images = loaded.data(data)
-    chosen = threat_models or (getattr(loaded.module, "threat_model", None),)
-    several = epsilons is not None or len(chosen) > 1
-    if out is None and not several:
-        out = loaded.folder
-    options |= {
-        "name": loaded.name,
-        "micro_batch_size": micro_batch,
-        "device": device or default_device(rank),
-        "out": out,
-    }
-    if epsilons is not None:
-        found = evaluate_curve(loaded.module, images, epsilons.split(","), chosen[0], rank=rank, **options)
-    elif several:
-        found = evaluate_threat_models(loaded.module, images, chosen, rank=rank, **options)
-    else:
-        _, found = evaluate_on_rank(rank, loaded.module, images, chosen[0], **options)
+    several = epsilons is not None or len(threat_models) > 1
+    with own_output(as_json):
+        loaded = open_model(model)
+        images = loaded.data(data)
+        chosen = threat_models or (getattr(loaded.module, "threat_model", None),)
+        options |= {
+            "name": loaded.name,
+            "micro_batch_size": micro_batch,
+            "device": device or default_device(rank),
+            "out": loaded.folder if out is None and not several else out,
+        }
+        if epsilons is not None:
+            norm = chosen[0]
+            found = evaluate_curve(loaded.module, images, epsilons.split(","), norm, rank=rank, **options)
+        elif several:
+            found = evaluate_threat_models(loaded.module, images, chosen, rank=rank, **options)
+        else:
+            _, found = evaluate_on_rank(rank, loaded.module, images, chosen[0], **options)
     if found is None:  # a rank other than 0 has nothing to say
         return
     document = found.to_json() if several else found.doc

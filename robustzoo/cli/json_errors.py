@@ -22,29 +22,48 @@ class JsonErrors(click.Command):
         except click.UsageError as error:
             if not asked:
                 raise
-            _report(error, error.format_message())
+            report_error(error)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except click.UsageError as error:
-            if not ctx.params.get("as_json"):
-                raise
-            _report(error, error.format_message())
         except Exception as error:
-            # Errors of our own rooms are messages for the user; anything else is a fault of ours and keeps
-            # its traceback.
-            if not ctx.params.get("as_json") or not type(error).__module__.startswith("robustzoo"):
+            if not ctx.params.get("as_json") or not is_message(error):
                 raise
-            _report(error, str(error))
+            report_error(error)
 
 
-def error_document(error: Exception, message: str) -> dict[str, Any]:
+def is_message(error: Exception) -> bool:
+    """Whether an error is for the user to read. Those of click and of our own rooms are, and so are a full
+    disk or a file that may not be written; anything else is a fault of ours and keeps its traceback. A reader
+    of the standard output who went away wants to read nothing."""
+    ours = type(error).__module__.startswith("robustzoo")
+    system = isinstance(error, OSError) and not isinstance(error, BrokenPipeError)
+    return ours or system or isinstance(error, click.UsageError)
+
+
+def message_of(error: Exception) -> str:
+    """What an error says; the system's names its file in words and the next step."""
+    if isinstance(error, click.UsageError):
+        return error.format_message()
+    ours = type(error).__module__.startswith("robustzoo")
+    if isinstance(error, OSError) and error.strerror is not None and not ours:
+        where = "" if error.filename is None else f" {error.filename}"
+        return f"the system refused{where}: {error.strerror}. Make it possible, or name another place"
+    return str(error)
+
+
+def error_document(error: Exception) -> dict[str, Any]:
     """An error as JSON says it."""
-    kind = type(error).__name__
-    return {"schema": "robustzoo.error/1", "error": kind, "message": message, "exit_code": BAD_INPUT}
+    return {
+        "schema": "robustzoo.error/1",
+        "error": type(error).__name__,
+        "message": message_of(error),
+        "exit_code": BAD_INPUT,
+    }
 
 
-def _report(error: Exception, message: str) -> NoReturn:
-    click.echo(json.dumps(error_document(error, message), indent=1))
+def report_error(error: Exception) -> NoReturn:
+    """Print the error as JSON and leave."""
+    click.echo(json.dumps(error_document(error), indent=1))
     raise SystemExit(BAD_INPUT)

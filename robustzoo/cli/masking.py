@@ -9,6 +9,7 @@ import click
 from robustzoo.cli.json_errors import JsonErrors
 from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import attacked_model
+from robustzoo.cli.own_output import own_output
 
 
 @click.command(cls=JsonErrors)
@@ -23,12 +24,13 @@ def masking(model: str, data: str | None, as_json: bool, **options) -> None:
     refuse_unknown(model)
     from robustzoo.evaluation.masking_probe import probe_masking
 
-    loaded = open_model(model)
-    found = probe_masking(
-        loaded.module,
-        loaded.data(data),
-        options.pop("threat_model"),
-        name=loaded.name,
-        **options,
-    )
+    with own_output(as_json):
+        loaded = open_model(model)
+        found = probe_masking(
+            loaded.module,
+            loaded.data(data),
+            options.pop("threat_model"),
+            name=loaded.name,
+            **options,
+        )
     click.echo(json.dumps(found.to_json(), indent=1) if as_json else found.text())

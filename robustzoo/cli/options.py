@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from robustzoo import atomic_files
+
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -22,15 +24,24 @@ def together(*options: _Decorator) -> _Decorator:
     return add
 
 
-def ending(*endings: str) -> Callable[[click.Context, click.Parameter, Path | None], Path | None]:
-    """A check that a file to write is named as what it will hold; click.BadParameter says what it is not."""
+class FileToWrite(click.Path):
+    """A file that a command will write, judged before it starts; missing parent folders are made then.
 
-    def check(ctx: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
-        if file is not None and file.suffix.lower() not in endings:
-            raise click.BadParameter(f"{file}: expected a name that ends in {' or '.join(endings)}")
+    Args:
+        endings: of its name, as what it will hold; none: any.
+    """
+
+    def __init__(self, *endings: str) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+        self.endings = endings
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        file: Path = super().convert(value, param, ctx)
+        if self.endings and file.suffix.lower() not in self.endings:
+            self.fail(f"{file}: expected a name that ends in {' or '.join(self.endings)}", param, ctx)
+        if (reason := atomic_files.why_unwritable(file.parent)) is not None:
+            self.fail(f"{file}: {reason}; choose another place", param, ctx)
         return file
-
-    return check
 
 
 data_root = click.option(

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from robustzoo import atomic_files
-from robustzoo.cli.options import ending
+from robustzoo.cli.options import FileToWrite
 
 Record = dict[str, Any]
 
@@ -27,13 +27,7 @@ class PlotError(ValueError):
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    callback=ending(".png"),
-    metavar="PNG",
-    help="default: RUN/curves.png",
-)
+@click.option("--out", type=FileToWrite(".png"), metavar="PNG", help="default: RUN/curves.png")
 def plot(run: Path, out: Path | None) -> None:
     """Draw the loss terms, accuracies and robust generalisation gap of the training in RUN."""
     records, title = read_log(run), _title(run)

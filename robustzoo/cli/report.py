@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustzoo.cli.json_errors import JsonErrors
-from robustzoo.cli.options import data_root, ending
+from robustzoo.cli.options import FileToWrite, data_root
 
 if TYPE_CHECKING:
     from robustzoo.cards.evidence import Evidence
     from robustzoo.data import ImageDataset
-
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command(cls=JsonErrors)
@@ -23,11 +21,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--html",
     "html_file",
-    type=_FILE,
-    callback=ending(".html", ".htm"),
+    type=FileToWrite(".html", ".htm"),
     help="Write one self-contained HTML file.",
 )
-@click.option("--png", "png_file", type=_FILE, callback=ending(".png"), help="Write the figure alone.")
+@click.option("--png", "png_file", type=FileToWrite(".png"), help="Write the figure alone.")
 @click.option(
     "--data", help="Where the clean images are, for the pictures; default: the Evidence's dataset by name."
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustzoo.cli.json_errors import BAD_INPUT, JsonErrors, error_document
+from robustzoo.cli.json_errors import BAD_INPUT, JsonErrors, error_document, is_message, message_of
 from robustzoo.cli.models import refuse_unknown
 from robustzoo.cli.options import workers
 
@@ -78,11 +78,11 @@ def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> No
                 if not as_json:
                     _say(report.text() + "\n")
             if error is not None:
-                documents.append({"name": name, **error_document(error, str(error))})
+                documents.append({"name": name, **error_document(error)})
                 rows.append(("error", name if len(name) <= 80 else f"{name[:77]}..."))
                 codes.add(BAD_INPUT)
                 if not as_json:
-                    click.echo(f"robustzoo: {error}", err=True)
+                    click.echo(f"robustzoo: {message_of(error)}", err=True)
         if as_json:
             alone = len(documents) == 1 and BAD_INPUT in codes
             _say(json.dumps(documents[0] if alone else documents, indent=1))
@@ -104,9 +104,7 @@ def _attempt(name: str, options: dict[str, Any]) -> tuple[VerificationReport | N
 
         return run(name, **options), None
     except Exception as error:
-        # Errors of our own rooms and of the system are messages; anything else is a fault of ours and keeps
-        # its traceback.
-        if not type(error).__module__.startswith("robustzoo") and not isinstance(error, OSError):
+        if not is_message(error):
             raise
         return getattr(error, "report", None), error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numbers
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -134,19 +133,10 @@ def check_writable(folder: Path) -> None:
     Raises:
         GuardError: the folder, or the nearest one above that exists, is a file or may not be written.
     """
-    refused = f"out is {str(folder)!r}, but"
-    try:
-        place = atomic_files.nearest_existing(folder / "evidence")
-        if not place.is_dir():
-            raise GuardError(
-                f"{refused} {place} is a file; expected a folder, or a path where one can be made"
-            )
-        with tempfile.TemporaryDirectory(prefix=".robustzoo-", dir=place):
-            pass  # some file systems say that they are writable and are not
-    except OSError as error:
+    if (reason := atomic_files.why_unwritable(folder / "evidence")) is not None:
         raise GuardError(
-            f"{refused} nothing can be written there ({error.strerror or error}); choose another folder"
-        ) from error
+            f"out is {str(folder)!r}, but {reason}; expected a folder, or a path where one can be made"
+        )
 
 
 def _shown(value: Any) -> str:

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from robustzoo.cards.model_names import unpublished_name
-from robustzoo.models.folder import sha256_file
 from robustzoo.models.pixel_model import PixelModel
+from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.entries import find_entry
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.witnesses import Witnesses
+from robustzoo.evaluation.arguments import check_writable
 from robustzoo.evaluation.evidence_files import (
     differing_terms,
     reserved,
@@ -38,8 +39,11 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> list[Path]:
 
     Raises:
         MergeError: no shards, a shard is missing or there twice, or they differ in more than their part.
+        GuardError: nothing can be written to `out`, or it holds the result of another evaluation.
         EvidenceError, WitnessError: a file is damaged. Nothing is written for an evaluation on any error.
     """
+    out = Path(out)
+    check_writable(out)
     found: dict[str, list[Path]] = {}
     folders = [Path(folder) for folder in folders]
     for path in (path for folder in folders for path in shard_documents(folder)):
@@ -60,7 +64,6 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> list[Path]:
             raise MergeError(
                 f"{error}. Beside them lie shards of other evaluations: {', '.join(strange)}"
             ) from error
-    out = Path(out)
     with reserved(out):
         return [write_evidence(evidence, out) for evidence in merged]
 

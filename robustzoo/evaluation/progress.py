@@ -15,6 +15,7 @@ from rich.table import Column
 
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.evaluation.guards import EvaluationWarning
+from robustzoo.unfailing_stream import UnfailingStream
 
 # Seconds between two lines where there is no terminal.
 _QUIET_SECONDS = 20.0
@@ -27,13 +28,14 @@ class Reporter:
         progress: True shows it, False is silent, and a function gets every message as a dict instead:
             {"event": "cost" | "note" | "warning", "text"} or {"event": "progress", "stage", "done", "total",
             "robust", "of", "rate", "seconds_left"}; see `update`.
-        stream: where to write; a terminal gets a bar, anything else plain lines.
+        stream: where to write; a terminal gets a bar, anything else plain lines. What cannot be written there
+            is lost, and the evaluation goes on.
     """
 
     def __init__(self, progress: bool | Callable[[dict], None] = True, stream: TextIO | None = None) -> None:
         self._listener = progress if callable(progress) else None
         self._shown = progress is True
-        self._stream = stream or sys.stderr
+        self._stream = UnfailingStream(stream or sys.stderr)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._last_line = time.monotonic()

@@ -20,7 +20,7 @@ def report(evidence: Evidence, *, details: bool = False, others: Sequence[Eviden
         others: more Evidence of the same model, whose clean counts are compared.
     """
     doc = evidence.doc
-    counts, dataset, run = doc["counts"], doc["dataset"], doc["run"]
+    counts, dataset = doc["counts"], doc["dataset"]
     part = shard_problem(doc)
     lines = [
         *([] if part is None else [f"PART OF A RESULT: {part}", ""]),
@@ -46,7 +46,7 @@ def report(evidence: Evidence, *, details: bool = False, others: Sequence[Eviden
         if not signs:
             lines.append("no sign of gradient masking in these counts")
         lines += ["", *_classes(evidence)]
-    lines += ["", _witnesses(doc), _cost(doc), _machine(run, doc["micro_batch_size"])]
+    lines += ["", _witnesses(doc), _cost(doc), _machine(evidence)]
     return "\n".join(lines)
 
 
@@ -91,7 +91,11 @@ def _cost(doc: dict) -> str:
     )
 
 
-def _machine(run: dict, micro_batch_size: int) -> str:
+def _machine(evidence: Evidence) -> str:
+    run = evidence.doc["run"]
     processes = f"{run['workers']} process{'es' if run['workers'] > 1 else ''}"
     version = run["versions"].get("torch", "unknown version")
-    return f"machine: {run['device']}, {processes}, micro-batch {micro_batch_size}, torch {version}"
+    return (
+        f"machine: {run['device']}, {processes}, micro-batch {evidence.doc['micro_batch_size']}, "
+        f"{evidence.arithmetic}, torch {version}"
+    )

@@ -53,7 +53,8 @@ from robustzoo.evaluation.verification_report import (
     VerificationReport,
 )
 from robustzoo.evaluation.work import Work
-from robustzoo.models.folder import read_folder, sha256_file, verify_sha256
+from robustzoo.models.folder import read_folder, verify_sha256
+from robustzoo.registry.digests import sha256_file
 
 MODES = ("replay", "spot", "full")
 # Fresh seeds are below this: whole numbers in any JSON reader, and too many for an author to try them all.

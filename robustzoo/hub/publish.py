@@ -16,7 +16,7 @@ from robustzoo.cards.rendered import split_notes, with_notes
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.evaluation.comparability import protocol_difference
 from robustzoo.models.folder import read_folder, read_license, read_recipe
-from robustzoo.models.weights_file import sha256_file
+from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.entries import Entry, Weights, published, write_lock
 
 # Bundled models travel in the wheel (docs/decisions.md, "Lock entry").

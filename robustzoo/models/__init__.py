@@ -9,7 +9,6 @@ from robustzoo.models.folder import (
     HashMismatch,
     read_folder,
     read_recipe,
-    sha256_file,
     verify_sha256,
     write_folder,
 )
@@ -25,7 +24,6 @@ __all__ = [
     "pixel_model",
     "read_folder",
     "read_recipe",
-    "sha256_file",
     "verify_sha256",
     "write_folder",
 ]

@@ -15,6 +15,7 @@ from robustzoo.models.architectures import ArchitectureError, build_network, tim
 from robustzoo.models.weights_file import FolderError, require_file
 from robustzoo.registry import Recipe
 
+WEIGHTS = "model.safetensors"
 SCHEMA = 1
 REFERENCE_SEED = 0
 LICENSE = "apache-2.0"
@@ -84,6 +85,9 @@ def read_config(path: Path) -> FolderConfig:
         FolderError: absent, no JSON, no robustzoo block, a bad value, an unknown architecture, or timm's part
             and the recipe do not describe the same network and normalisation.
     """
+    inner = path.parent / "model"
+    if not (path.parent / WEIGHTS).exists() and (inner / WEIGHTS).is_file():
+        raise FolderError(f"{path.parent} is the folder of a training, not of a model: name {inner}")
     document = _load_json(path)
     ours = document.get("robustzoo")
     if not isinstance(ours, dict):

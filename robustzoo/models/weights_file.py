@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from robustzoo import atomic_files
+from robustzoo.registry.digests import sha256_file
 
 METADATA = {"format": "pt"}  # timm and transformers refuse a file whose metadata lacks it
 _AGAIN = "take the original again"
@@ -33,15 +33,6 @@ def require_file(path: Path) -> None:
         raise FolderError(
             f"{path} does not exist or is no file; a model folder holds model.safetensors and config.json"
         )
-
-
-def sha256_file(path: str | Path) -> str:
-    """SHA-256 of a file as 64 lower-case hex digits, read in blocks."""
-    digest = hashlib.sha256()
-    with Path(path).open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def verify_sha256(

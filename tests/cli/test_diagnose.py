@@ -50,13 +50,16 @@ main()
         (("bound", ".", "--lambda", "1e-200", "--gamma", "1e-200"), "leave beta no finite number"),
         (("bound", "vit_micro2.digits_linf.at_base"), "lambda is not set"),
         (("lambda-sweep", "--out", "x", "--lambdas", "1e-3;1e-2"), "'1e-3;1e-2' is no number; expected"),
-        (("lambda-sweep", "--out", "x", "--lambdas", ""), "'' is no number; expected finite numbers above 0"),
+        (
+            ("lambda-sweep", "--out", "x", "--lambdas", ","),
+            "'' is no number; expected finite numbers above 0",
+        ),
         (("lambda-sweep", "--out", "x", "--lambdas", "1e-3,nan"), "lambda is nan; expected a finite number"),
         (("lambda-sweep", "--out", "x", "--lambdas=-1"), "lambda is -1; expected a finite number above 0"),
         (("lambda-sweep", "--out", "x", "--lambdas", "1,1"), "expected at least one, each once"),
         (("lambda-sweep", "--out", "x", "--losses", "at,foo"), "robustzoo: 'foo' is no loss; expected one"),
         (("lambda-sweep", "--out", "x", "--losses", "trade"), "Did you mean trades?"),
-        (("lambda-sweep", "--out", "file/x"), "file is a file; give a folder"),
+        (("lambda-sweep", "--out", "file/x"), "file is a file; choose another --out"),
         (("lambda-sweep", "--out", "full"), "full is not empty; continue its sweep with --resume"),
     ],
 )
@@ -143,7 +146,6 @@ def test_hessian_prints_and_writes_a_row_per_layer(tmp_path):
         (("bound", "--sigma0", "0", "--beta", "1"), "not in the range x>0"),
         (("bound", "--sigma0", "-1", "--beta", "1"), "not in the range x>0"),
         (("hessian", "--eigenvalues", "101"), "not in the range"),
-        (("hessian", "--out", "nowhere/a.csv"), "no folder 'nowhere'"),
         (("hessian", "--out", "a.csv", "--spectrum", "a.csv"), "a file of its own"),
     ],
 )

@@ -320,7 +320,7 @@ def test_wrong_arguments_are_named_before_the_model_is_called(options, words):
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, which takes no files")
 def test_a_place_that_only_says_it_is_writable_is_refused_at_once():
-    with pytest.raises(GuardError, match=r"out is '/proc/x', but nothing can be written there"):
+    with pytest.raises(GuardError, match=r"out is '/proc/x', but nothing can be written in /proc"):
         evaluate(Wrapped().eval(), (X, Y), "linf:0.1", "pgd-2", out="/proc/x", progress=False)
 
 

@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from robustzoo.cards.passages import measured_on
 from robustzoo.data import load_dataset
 from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.guards import GuardError
+from robustzoo.evaluation.report import report
 from robustzoo.evaluation.witnessing import leads
 
 CPU = torch.device("cpu")
@@ -24,7 +26,9 @@ def run(model, **options):
 def test_a_search_in_bf16_is_recorded_and_each_success_holds_in_float32(linear):
     found, strict = run(linear, precision="bf16"), run(linear)
     assert found.doc["search"] == {"precision": "bf16", "compiled": False} and "search" not in strict.doc
-    assert found.doc["precision"] == "float32"
+    assert found.doc["precision"] == "float32" == strict.arithmetic
+    said = "float32 (search in bf16, what it found confirmed)"
+    assert said in report(found) and said in measured_on(found) and "search in" not in report(strict)
     assert abs(found.robust_accuracy.correct - strict.robust_accuracy.correct) <= 3
     data = load_dataset("digits")
     labels = [data[int(i)][1] for i in found.witness_set.ids]
@@ -83,4 +87,5 @@ def test_what_cannot_be_searched_in_is_refused(linear, options, words):
 def test_a_compiled_search_is_recorded_and_agrees(linear):
     found, eager = run(linear, compiled=True), run(linear)
     assert found.doc["search"] == {"precision": "float32", "compiled": True}
+    assert found.arithmetic == "float32 (search in float32 with torch.compile, what it found confirmed)"
     assert abs(found.robust_accuracy.correct - eager.robust_accuracy.correct) <= 1

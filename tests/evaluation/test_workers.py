@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,21 +135,28 @@ def robust_work(linear) -> Work:
     )
 
 
-def test_a_failing_worker_process_passes_its_traceback_on(linear, tmp_path):
+@pytest.fixture
+def nothing_is_left() -> Callable[[], bool]:
+    """Tells that no process is left, and no thread that was not there before the test."""
+    before = set(threading.enumerate())
+    return lambda: not multiprocessing.active_children() and set(threading.enumerate()) <= before
+
+
+def test_a_failing_worker_process_passes_its_traceback_on(linear, tmp_path, nothing_is_left):
     model = Meeting(linear, tmp_path / "begun", "there")
     with pytest.raises(WorkerError, match=r"(?s)worker 1 failed.*ValueError: not in this process"):
         share(model, robust_work(linear))
-    assert not multiprocessing.active_children() and threading.active_count() == 1
+    assert nothing_is_left()
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
-def test_what_the_model_raises_in_the_calling_process_is_raised(linear, error, tmp_path):
+def test_what_the_model_raises_in_the_calling_process_is_raised(linear, error, tmp_path, nothing_is_left):
     with pytest.raises(error, match="not in this process"):
         share(Meeting(linear, tmp_path / "begun", "here", error), robust_work(linear))
-    assert not multiprocessing.active_children() and threading.active_count() == 1
+    assert nothing_is_left()
 
 
-def test_logits_that_are_no_numbers_are_told_as_in_one_process(linear):
+def test_logits_that_are_no_numbers_are_told_as_in_one_process(linear, nothing_is_left):
     x, steep = X.clone(), copy.deepcopy(linear)
     x[:, :, 0, :2] = 0
     x[5, :, 0, :2] = 1
@@ -157,20 +165,20 @@ def test_logits_that_are_no_numbers_are_told_as_in_one_process(linear):
     bad = replace(work(), dataset=TensorSource(x, Y, num_classes=10))
     with pytest.raises(NonFiniteLogits, match="sample 5;"):
         share(steep, bad)
-    assert not multiprocessing.active_children() and threading.active_count() == 1
+    assert nothing_is_left()
 
 
-def test_a_killed_worker_is_reported_and_the_others_are_stopped(linear, tmp_path):
+def test_a_killed_worker_is_reported_and_the_others_are_stopped(linear, tmp_path, nothing_is_left):
     def kill_one(findings) -> None:
         os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
     with pytest.raises(WorkerError, match=r"worker \d was killed by SIGKILL"):
         share(Meeting(linear, tmp_path / "begun"), robust_work(linear), kill_one, workers=3)
-    assert not multiprocessing.active_children() and threading.active_count() == 1
+    assert nothing_is_left()
 
 
 @pytest.mark.parametrize("when", ["at work", "waiting for an answer"])
-def test_an_error_while_dealing_stops_the_callers_own_share(linear, when):
+def test_an_error_while_dealing_stops_the_callers_own_share(linear, when, nothing_is_left):
     calls = []
 
     def fail(findings) -> None:
@@ -181,7 +189,7 @@ def test_an_error_while_dealing_stops_the_callers_own_share(linear, when):
     job = robust_work(linear) if when == "at work" else replace(work(), protocol_name="pgd-2")
     with pytest.raises(RuntimeError, match="the disk is full"):
         share(linear, job, fail)
-    assert not multiprocessing.active_children() and threading.active_count() == 1
+    assert nothing_is_left()
 
 
 class Endless(nn.Module):
@@ -200,12 +208,12 @@ class Endless(nn.Module):
         return self.network(x)
 
 
-def test_ctrl_c_ends_a_forward_without_end(linear):
+def test_ctrl_c_ends_a_forward_without_end(linear, nothing_is_left):
     model = Endless(linear)
     with pytest.raises(KeyboardInterrupt):
         share(model, robust_work(linear))
     assert model.calls == 4
-    assert not multiprocessing.active_children() and threading.active_count() == 1
+    assert nothing_is_left()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted in /proc")

@@ -11,8 +11,9 @@ import pytest
 import torch
 from huggingface_hub import constants, file_download
 
-from robustzoo.models import pixel_model, sha256_file, write_folder
+from robustzoo.models import pixel_model, write_folder
 from robustzoo.registry import Entry, Weights, entries, recipe
+from robustzoo.registry.digests import sha256_file
 
 sys.path.insert(0, str(Path(__file__).parent))  # --import-mode=importlib leaves sys.path alone
 from hub_cache import COMMIT, NAME, REPO, make_cache

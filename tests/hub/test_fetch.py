@@ -15,8 +15,9 @@ from huggingface_hub import constants
 
 import robustzoo
 from robustzoo.hub.fetch import HubError, OfflineMiss, fetch_folder, parse_reference
-from robustzoo.models import HashMismatch, read_folder, sha256_file
+from robustzoo.models import HashMismatch, read_folder
 from robustzoo.registry import Entry, recipe
+from robustzoo.registry.digests import sha256_file
 
 REFERENCE = f"hf-hub:{REPO}@{COMMIT}"
 OTHER = "f" * 40

@@ -13,7 +13,7 @@ from hub_cache import NAME
 
 import robustzoo
 from robustzoo.hub.load import NotPublished, resolve_folder
-from robustzoo.models import FolderError, HashMismatch, read_folder, sha256_file
+from robustzoo.models import FolderError, HashMismatch, read_folder
 from robustzoo.registry import (
     IncompatibleName,
     ThreatModel,
@@ -23,6 +23,7 @@ from robustzoo.registry import (
     published,
     recipe,
 )
+from robustzoo.registry.digests import sha256_file
 
 PIXELS = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(2))
 SMALL = [name for name in all_names() if name.startswith(("vit_micro2", "vit_ti4"))][::9]

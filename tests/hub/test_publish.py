@@ -16,8 +16,9 @@ from robustzoo.cards.protocol_rules import protocol_digest
 from robustzoo.cards.published import main_evidence
 from robustzoo.cards.witnesses import WitnessError, Witnesses
 from robustzoo.hub import publish
-from robustzoo.models import HashMismatch, pixel_model, sha256_file, write_folder
+from robustzoo.models import HashMismatch, pixel_model, write_folder
 from robustzoo.registry import ThreatModel, UnknownName, entries, recipe
+from robustzoo.registry.digests import sha256_file
 
 NAME = "vit_micro2.digits_linf.at_base"
 

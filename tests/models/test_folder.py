@@ -11,9 +11,10 @@ import timm
 import torch
 from safetensors import safe_open
 
-from robustzoo.models import FolderError, pixel_model, read_folder, read_recipe, sha256_file, write_folder
+from robustzoo.models import FolderError, pixel_model, read_folder, read_recipe, write_folder
 from robustzoo.models import folder as folder_module
 from robustzoo.registry import recipe
+from robustzoo.registry.digests import sha256_file
 
 
 def test_round_trip(folder, small_model, small_recipe, digits):

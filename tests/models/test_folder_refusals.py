@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from robustzoo.models import FolderError, HashMismatch, read_folder, sha256_file, verify_sha256
+from robustzoo.models import FolderError, HashMismatch, read_folder, verify_sha256
+from robustzoo.registry.digests import sha256_file
 
 
 def rewrite(folder, change):

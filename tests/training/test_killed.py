@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from robustzoo.models import sha256_file
+from robustzoo.registry.digests import sha256_file
 from tests.training.small import ROOT, small
 
 ARGUMENTS = ["vit_micro2.digits_linf.trades_trh_awp_swa", *small(total_steps=40), "--checkpoint-every", "1"]

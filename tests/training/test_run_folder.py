@@ -47,10 +47,14 @@ def test_where_no_folder_can_be(tmp_path, monkeypatch, resume):
     for path in (tmp_path / "file", tmp_path / "file" / "run" / "deep"):
         with pytest.raises(RunFolderError, match="file is a file; choose another --out"):
             RunFolder(path).check(SETTINGS, resume=resume)
-    with pytest.raises(RunFolderError, match=r"cannot use .*; choose another --out"):
+    with pytest.raises(RunFolderError, match=r"nnn \(File name too long\); choose another --out"):
         RunFolder(tmp_path / ("n" * 300)).check(SETTINGS, resume=resume)
-    monkeypatch.setattr("os.access", lambda path, mode: False)  # nothing is closed to the superuser
-    with pytest.raises(RunFolderError, match="is not writable; choose another --out"):
+
+    def closed(*arguments):  # nothing is to the superuser
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.mkdir", closed)
+    with pytest.raises(RunFolderError, match=r"run \(Permission denied\); choose another --out"):
         RunFolder(tmp_path / "run").check(SETTINGS, resume=resume)
 
 

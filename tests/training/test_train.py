@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from robustzoo.data import load_dataset
-from robustzoo.models import read_folder, sha256_file
+from robustzoo.models import read_folder
 from robustzoo.models.pixel_model import pixel_model
 from robustzoo.objectives.objective import Objective
 from robustzoo.registry import recipe
+from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.recipes import partial
 from tests.training.plain_pytorch import largest_difference, plain_pytorch
 from tests.training.small import AT_TRH, NO_ATTACK, ROOT, SGD, TRADES_TRH, small
@@ -62,6 +63,15 @@ def test_accumulation_changes_nothing(train, tmp_path, weights, name, stage, cha
         exported.append(weights(tmp_path / micro / "model"))
     assert largest_difference(exported[0], exported[1]) < 1e-6
     assert largest_difference(exported[0], exported[2]) < 1e-6
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
+@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
+def test_a_training_goes_on_when_nobody_reads_what_it_says(subprocess_environment, tmp_path, where):
+    run = tmp_path / "run"
+    command = [sys.executable, str(ROOT / "training/train.py"), AT_TRH, *small(), "--out", str(run)]
+    done = subprocess.run(["sh", "-c", f'"$0" "$@" {where}', *command], env=subprocess_environment)
+    assert done.returncode == 0 and (run / "model/model.safetensors").is_file()
 
 
 def test_the_run_folder_says_everything(train, tmp_path, capsys):

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from robustzoo.models import read_folder, sha256_file
+from robustzoo.models import read_folder
+from robustzoo.registry.digests import sha256_file
 from tests.training.plain_pytorch import largest_difference, plain_pytorch
 from tests.training.ranks import free_port, run_on_ranks
 from tests.training.small import AT_TRH, ROOT, SGD, TRADES_TRH, small

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -128,12 +127,9 @@ def read_losses(text: str) -> tuple[str, ...]:
 
 def check_place(out: Path, *, resume: bool) -> None:
     """Raise SweepError where `out` is a file, cannot be written, or is in use and not to be resumed."""
-    place = atomic_files.nearest_existing(out)
-    if not place.is_dir():
-        raise SweepError(f"{place} is a file; give a folder (--out DIR)")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise SweepError(f"{place} is not writable; choose another --out")
-    if place == out.absolute() and any(out.iterdir()) and not resume:
+    if (reason := atomic_files.why_unwritable(out)) is not None:
+        raise SweepError(f"{reason}; choose another --out")
+    if out.is_dir() and any(out.iterdir()) and not resume:
         raise SweepError(f"{out} is not empty; continue its sweep with --resume, or choose another --out")
 
 

@@ -11,6 +11,7 @@ from statistics import median
 
 import torch
 
+from robustzoo import atomic_files
 from robustzoo.diagnostics.results import write_csv
 from robustzoo.diagnostics.two_moons import figures
 from robustzoo.diagnostics.two_moons.measure import ALL, Row, measure
@@ -53,11 +54,12 @@ def run_study(
         The rows of two_moons_seeds.csv, by seed, epoch and setting.
 
     Raises:
-        StudyError: an argument out of range, or `out` is a file. Nothing is written on any error.
+        StudyError: an argument out of range, or nothing can be written in `out`. Nothing is written on
+            any error.
     """
     out = Path(out)
-    if out.exists() and not out.is_dir():
-        raise StudyError(f"{out} is a file; give a folder for the tables and figures (--out DIR)")
+    if (reason := atomic_files.why_unwritable(out)) is not None:
+        raise StudyError(f"{reason}; give a folder for the tables and figures (--out DIR)")
     for name, value, low in (("epochs", epochs, 1), ("probes", probes, 2)):
         if value < low:
             raise StudyError(f"{name} is {value}; expected at least {low}")
