@@ -12,6 +12,8 @@ from torch import nn
 def frozen(model: nn.Module) -> Iterator[nn.Module]:
     """Within the block: eval mode, no weight needs a gradient, and pixel checks are off.
 
+    Buffers that a forward changes (a counter, say) get their values back at the end.
+
     Freezing weights saves the activations and products of their gradients; eval mode keeps an inner
     maximisation deterministic under dropout and stochastic depth. Modules with a flag `validate_pixels`
     (PixelModel) have it switched off, since attacks clamp to [0, 1] themselves. Every flag of every parameter
@@ -21,6 +23,11 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
     training = [(module, module.training) for module in model.modules()]
     validating = [
         (module, module.validate_pixels) for module in model.modules() if hasattr(module, "validate_pixels")
+    ]
+    buffers = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
     ]
     try:
         model.eval()
@@ -32,6 +39,9 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
     finally:
         for parameter, flag in parameters:
             parameter.requires_grad_(flag)
+        for module, name, buffer, before in buffers:
+            buffer.data.copy_(before)  # through `data`: no graph that holds it becomes invalid
+            setattr(module, name, buffer)  # a forward may have put another one there
         for module, flag in training:
             module.training = flag
         for module, flag in validating:

@@ -68,7 +68,9 @@ from robustzoo.cli.own_output import own_output
     help="Folder for the evidence, and for the journal from which an interrupted run goes on; default: the "
     "model folder (for one threat model).",
 )
-@click.option("--restart", is_flag=True, help="Discard the journal of an interrupted run.")
+@click.option(
+    "--restart", is_flag=True, help="Discard the journal, and the finished points of a curve or table."
+)
 @click.option(
     "--json",
     "as_json",

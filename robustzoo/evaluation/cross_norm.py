@@ -12,7 +12,7 @@ from torch import nn
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.several import evaluate_one, write_table
+from robustzoo.evaluation.several import evaluate_one, part_note, write_table
 from robustzoo.evaluation.sharding import Rank
 from robustzoo.registry import ThreatModel
 
@@ -48,7 +48,7 @@ class CrossNorm:
         rows += [(str(one.threat_model), one.robust_accuracy) for one in self.evidence]
         rows.append(("all of them", self.union))
         title = f"{first.doc['model']['name']}, {first.doc['protocol']['name']}"
-        return "\n".join([title, *_table(rows)])
+        return "\n".join([*part_note(first), title, *_table(rows)])
 
 
 def _table(rows: Sequence[tuple[str, Accuracy]]) -> list[str]:

@@ -12,7 +12,7 @@ from torch import nn
 from robustzoo.cards.evidence import Evidence
 from robustzoo.evaluation.arguments import check_threat_model
 from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.several import evaluate_one, write_table
+from robustzoo.evaluation.several import evaluate_one, part_note, write_table
 from robustzoo.evaluation.sharding import Rank
 from robustzoo.registry import ThreatModel
 
@@ -46,7 +46,8 @@ class Curve:
         rows += [(point.threat_model.epsilon_text, point.robust_accuracy) for point in self.points]
         title = f"{first.doc['model']['name']}, {first.threat_model.norm}, {first.doc['protocol']['name']}"
         wide = max(len(epsilon) for epsilon, _ in rows) + 2
-        return "\n".join([title, f"{'epsilon':<{wide}}accuracy", *(f"{e:<{wide}}{a}" for e, a in rows)])
+        lines = [title, f"{'epsilon':<{wide}}accuracy", *(f"{e:<{wide}}{a}" for e, a in rows)]
+        return "\n".join([*part_note(first), *lines])
 
 
 def evaluate_curve(

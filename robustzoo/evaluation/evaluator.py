@@ -17,6 +17,7 @@ from robustzoo.attacks.protocols import RANDOM_MODELS
 from robustzoo.cards.evidence import Evidence
 from robustzoo.data import DataError, Subset
 from robustzoo.evaluation import machine, micro_batch
+from robustzoo.evaluation.answering import require_same_answers
 from robustzoo.evaluation.arguments import (
     check_flag,
     check_model,
@@ -48,6 +49,7 @@ from robustzoo.evaluation.evidence_files import (
 )
 from robustzoo.evaluation.forward_guards import check_forward
 from robustzoo.evaluation.guards import (
+    GuardError,
     check_eval_mode,
     check_labels,
     masking_warning,
@@ -132,7 +134,8 @@ def evaluate(
         shard: "i/n" evaluates every n-th image from the i-th on, in the folder `out/shard-i-of-n`; its
             Evidence is a part, to be merged by `merging.merge`.
         restart: discard the journal that is there.
-        reuse: where `out` holds the finished Evidence of this very evaluation, read it instead.
+        reuse: where `out` holds the finished Evidence of this very evaluation, read it instead, once
+            the model has answered its images and witnesses as it did then (unless it is random).
         smaller: the Evidence of the same evaluation at a smaller epsilon, with its witnesses: what it broke
             is broken here, and is not attacked again.
 
@@ -171,6 +174,8 @@ def evaluate(
     device = machine.device_of(model) if device is None else machine.find_device(device)
     check_placed(model, device)
     check_precision(precision, device)
+    if smaller is not None and not isinstance(smaller, Evidence):
+        raise GuardError(f"smaller is a {type(smaller).__name__}; expected an Evidence, or None")
     carried = carried_from(smaller, threat_model)
     if out is not None:
         out = Path(out) if shard is None else shard.folder(Path(out))
@@ -183,6 +188,7 @@ def evaluate(
         machine.placed(model, device),
         frozen(model),
     ):
+        weights = state_digest(model)  # before the first forward, which may count itself in a buffer
         dataset = open_samples(data, model, data_root)
         probe = probe_images(read_probe(dataset)).to(device)
         num_classes = check_forward(
@@ -210,16 +216,23 @@ def evaluate(
         if size is None and shard is not None:
             size = min(micro_batch.DEFAULT, len(subset))  # a trial on each shard's machine could differ
         work, measured = _sized(work, size, workers, model, subset, reporter)
-        weights = state_digest(model)
         described = {"name": identity.name, "sha256": identity.sha256}
+        if identity.sha256 is None:  # so that no other weights of that name pass for these
+            described["weights"] = weights
         terms = terms_of(described, work, subset, weights, shard, smaller)
+        answering = protocol != RANDOM_MODELS  # those answer anew each time
         if smaller is not None:
             require_same_but_epsilon(smaller, terms)
+            if answering:
+                require_same_answers(smaller, model, dataset, device)
         if path is not None:  # refused before the attack, whose hours would be lost
             refuse_to_replace(path, terms)
             if reuse and path.exists():
+                finished = with_witnesses(path)
+                if answering:
+                    require_same_answers(finished, model, dataset, device)
                 reporter.say(f"{path} holds this evaluation already")
-                return with_witnesses(path)
+                return finished
         fingerprint = machine.fingerprint(device, work.micro_batch_size)
         ledger = Ledger(ids, attacks, work.micro_batch_size, carried)
         with Journal(place, journal_key(terms, weights, fingerprint), restart=restart) as journal:

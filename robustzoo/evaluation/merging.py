@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from robustzoo.evaluation.evidence_files import (
     write_evidence,
 )
 from robustzoo.evaluation.guards import GuardError
+from robustzoo.registry import ThreatModel, ThreatModelError
 
 _OPTIONAL = ("search", "smaller_epsilons")
 
@@ -31,6 +33,8 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> list[Path]:
     Args:
         folders: folders that hold shards: the `out` of `evaluate(..., shard="i/n")`, or folders of shards
             copied from elsewhere. In any order.
+            The folder of a curve or of several threat models holds those of its points, each merged into the
+            folder of the same name in `out`.
         out: as for `evaluate`.
 
     Returns:
@@ -44,10 +48,12 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> list[Path]:
     """
     out = Path(out)
     check_writable(out)
-    found: dict[str, list[Path]] = {}
+    found: dict[Path, list[Path]] = {}
     folders = [Path(folder) for folder in folders]
-    for path in (path for folder in folders for path in shard_documents(folder)):
-        found.setdefault(path.name, []).append(path)
+    for folder in folders:
+        for point in (folder, *_points(folder)):
+            for path in shard_documents(point):
+                found.setdefault(point.relative_to(folder) / path.name, []).append(path)
     if not found:
         raise MergeError(
             f"no shards in {', '.join(map(str, folders)) or 'no folder'}; expected the folder that "
@@ -56,7 +62,7 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> list[Path]:
     merged = []
     for name, paths in found.items():
         try:
-            merged.append(join([with_witnesses(path) for path in paths], paths))
+            merged.append((name.parent, join([with_witnesses(path) for path in paths], paths)))
         except MergeError as error:
             strange = sorted(str(path) for other, those in found.items() if other != name for path in those)
             if not strange:
@@ -64,8 +70,21 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> list[Path]:
             raise MergeError(
                 f"{error}. Beside them lie shards of other evaluations: {', '.join(strange)}"
             ) from error
-    with reserved(out):
-        return [write_evidence(evidence, out) for evidence in merged]
+    written = []
+    for point, evidence in merged:
+        with reserved(out / point):
+            written.append(write_evidence(evidence, out / point))
+    return written
+
+
+def _points(folder: Path) -> list[Path]:
+    """The folders of several threat models below a folder (`several.folder_of`), smaller epsilons first."""
+    found = {}
+    for place in folder.glob("*-*"):
+        norm, _, epsilon = place.name.partition("-")
+        with suppress(ThreatModelError):
+            found[place] = ThreatModel.parse(f"{norm}:{epsilon.replace('_', '/')}").epsilon
+    return sorted(found, key=lambda place: (found[place], place.name))
 
 
 def shard_documents(folder: Path) -> list[Path]:
@@ -90,7 +109,10 @@ def join(shards: Sequence[Evidence], names: Sequence[object]) -> Evidence:
     for shard, name in zip(shards, names, strict=True):
         here, there = ({**dict.fromkeys(_OPTIONAL), **_terms(e)} for e in (shard, first))
         if problem := differing_terms(there, here):
-            raise MergeError(f"{names[0]} and {name} are shards of different evaluations: {problem}")
+            raise MergeError(
+                f"{names[0]} and {name} are shards of different evaluations: {problem}. Expected all parts "
+                "of one: name the folder that holds only those, or evaluate the others anew"
+            )
     count = first.doc["shard"]["count"]
     places = Counter(shard.doc["shard"]["index"] for shard in shards)
     twice = sorted(index for index, times in places.items() if times > 1)

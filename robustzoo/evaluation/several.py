@@ -10,6 +10,7 @@ from torch import nn
 
 from robustzoo import atomic_files
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.evaluation.ranks import evaluate_on_rank
 from robustzoo.evaluation.sharding import Rank
 from robustzoo.registry import ThreatModel
@@ -29,18 +30,24 @@ def evaluate_one(
 
     Args:
         model, data, protocol, options: as of `evaluate`, but that what is finished is read again unless
-            `reuse` is false.
+            `restart` is true, once the model has answered its images and witnesses as it did then.
 
     Returns, raises: as `evaluate_on_rank`.
     """
     place = None if out is None else folder_of(threat_model, Path(out))
-    options = {"reuse": True, **options}
+    options = {"reuse": not options.get("restart", False), **options}
     return evaluate_on_rank(rank, model, data, threat_model, protocol, out=place, **options)
 
 
 def folder_of(threat_model: ThreatModel, out: Path) -> Path:
     """Where one of several threat models of an evaluation in `out` is written."""
     return out / f"{threat_model.norm}-{threat_model.epsilon_text.replace('/', '_')}"
+
+
+def part_note(first: Evidence) -> list[str]:
+    """The lines that head a table whose rows are shards; none for whole results."""
+    problem = shard_problem(first.doc)
+    return [] if problem is None else [f"PART OF A RESULT: {problem}", ""]
 
 
 def write_table(document: dict[str, Any], path: Path) -> None:

@@ -81,6 +81,11 @@ def run_in_workers(
         Exception: what model or data raised in this process; NonFiniteLogits in any.
     """
     _check_script()
+    if multiprocessing.current_process().daemon:
+        raise WorkerError(
+            "this process is a daemon (of a multiprocessing.Pool?), and Python lets those have no processes "
+            "of their own: use workers=1"
+        )
     payload = _dumps((copies, work))
     # Spawn, not fork: a forked process inherits torch's thread pools and CUDA state in a broken condition.
     context = multiprocessing.get_context("spawn")
@@ -136,7 +141,7 @@ def _dumps(what: tuple[nn.Module | ModelFolder, Work]) -> bytes:
     """Pickle once for all processes; plain pickle copies tensors, so that no memory is shared."""
     try:
         return pickle.dumps(what)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+    except Exception as error:  # each class refuses in its own way: spectral norms, scripted modules
         raise WorkerError(
             f"model or data cannot be sent to worker processes ({error}); expected a model folder, or a "
             "module and a dataset that pickle accepts (classes defined in an importable file, no lambdas): "

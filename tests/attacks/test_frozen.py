@@ -40,6 +40,29 @@ def test_restored_after_an_exception_and_when_nested():
     assert flags(model) == before
 
 
+class Counting(nn.Module):
+    """Counts its forwards, in one buffer in place and in another by a new tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("inside", torch.zeros(()))
+        self.register_buffer("outside", torch.zeros(()))
+
+    def forward(self, x):
+        self.inside += 1
+        self.outside = self.outside + 1
+        return x
+
+
+def test_buffers_that_a_forward_changes_get_their_values_back():
+    model = Counting()
+    before = dict(model.named_buffers())
+    with frozen(model), frozen(model):
+        model(torch.zeros(1))
+        assert model.inside == model.outside == 1
+    assert all(model.get_buffer(name) is buffer and buffer == 0 for name, buffer in before.items())
+
+
 def test_input_gradients_flow_and_weights_get_none():
     model = mixed_model()
     x = torch.rand(3, 4, requires_grad=True)

@@ -85,6 +85,7 @@ def test_your_own_model_on_your_own_images(file, images):
     done = CliRunner().invoke(group, [*command, "--protocol", "apgd-ce", "--json"])
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
+    assert len(document["model"].pop("weights")) == 64
     assert document["model"] == {"name": "my_model_of_a_test.py:make", "sha256": None}
     assert document["counts"]["clean_correct"] == 12 and document["counts"]["robust_correct"] == 10
     assert "does with your rights" in done.stderr

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from robustzoo.cards import Evidence
+from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import load_dataset
+from robustzoo.evaluation.answering import require_same_answers
 from robustzoo.evaluation.cross_norm import evaluate_threat_models
 from robustzoo.evaluation.curve import evaluate_curve
 from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.guards import GuardError
+from robustzoo.evaluation.merging import merge
 from robustzoo.evaluation.ranks import evaluate_on_rank
 from robustzoo.evaluation.several import folder_of
 from robustzoo.evaluation.sharding import Rank
@@ -79,6 +84,65 @@ def test_files_of_a_curve_are_kept_and_used_again(linear, curve, tmp_path, monke
     monkeypatch.setattr("robustzoo.evaluation.evaluator.attack_all", lambda *_: pytest.fail("attacked again"))
     again = evaluate_curve(linear, "digits", EPSILONS, "linf:1/10", "pgd-5", out=tmp_path, **OPTIONS)
     assert [p.doc for p in again.points] == [p.doc for p in found.points]
+
+
+class Flipping(nn.Module):
+    """A classifier whose code changes without its weights: the logits in reverse, or as they were."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network, self.flipped = network, False
+
+    def forward(self, x):
+        logits = self.network(x)
+        return logits.flip(1) if self.flipped else logits
+
+
+def test_points_of_other_weights_or_other_code_are_not_used_again(linear, tmp_path):
+    model = Flipping(copy.deepcopy(linear)).eval()
+    arguments = (model, "digits", EPSILONS[:2], "linf:1/10", "pgd-5")
+    first = evaluate_curve(*arguments, out=tmp_path, **OPTIONS)
+    model.flipped = True
+    with pytest.raises(GuardError, match="otherwise than this one, whose weights are the same"):
+        evaluate_curve(*arguments, out=tmp_path, **OPTIONS)
+    with pytest.raises(GuardError, match="otherwise than this one"):
+        evaluate(model, "digits", "linf:1/10", "pgd-5", smaller=first.points[0], **OPTIONS)
+    again = evaluate_curve(*arguments, out=tmp_path, restart=True, **OPTIONS)
+    assert again.points[0].clean_accuracy.correct < first.points[0].clean_accuracy.correct
+    fresh = evaluate_curve(*arguments, **OPTIONS)
+    assert [p.doc["samples"] for p in again.points] == [p.doc["samples"] for p in fresh.points]
+    with torch.no_grad():
+        model.network[1].weight.add_(0.1 * torch.randn(10, 64, generator=torch.Generator().manual_seed(0)))
+    for options in ({}, {"restart": True}):
+        with pytest.raises(GuardError, match="model differs in weights"):
+            evaluate_curve(*arguments, out=tmp_path, **OPTIONS, **options)
+    with pytest.raises(GuardError, match="differs from this one in its model"):
+        evaluate(model, "digits", "linf:1/10", "pgd-5", smaller=first.points[0], **OPTIONS)
+    with pytest.raises(GuardError, match="smaller is a int; expected an Evidence"):
+        evaluate(model, "digits", "linf:1/10", "pgd-5", smaller=3, **OPTIONS)
+
+
+def test_a_witness_that_fools_no_longer_is_found_out(linear, tmp_path):
+    found = evaluate(linear, "digits", "linf:1/10", "pgd-5", **OPTIONS)
+    data, device = load_dataset("digits"), torch.device("cpu")
+    require_same_answers(found, linear, data, device)
+    clean = torch.stack([data[int(i)][0] for i in found.witness_set.ids])
+    found.witness_set = Witnesses(found.witness_set.ids, clean.numpy(), found.witness_set.margins)
+    with pytest.raises(GuardError, match="answers the stored witness of image"):
+        require_same_answers(found, linear, data, device)
+
+
+def test_shards_of_a_curve_are_merged_point_by_point(linear, curve, tmp_path):
+    arguments = (linear, "digits", EPSILONS, "linf:1/10", "pgd-5")
+    for shard in ("2/2", "1/2"):
+        part = evaluate_curve(*arguments, out=tmp_path / "parts", shard=shard, **OPTIONS)
+        assert part.text().startswith(f"PART OF A RESULT: this is shard {shard[0]} of 2")
+    written = merge([tmp_path / "parts"], tmp_path / "whole")
+    assert [path.parts[-3] for path in written] == ["linf-1_40", "linf-1_20", "linf-1_10"]
+    whole = evaluate_curve(*arguments, out=tmp_path / "whole", **OPTIONS)
+    assert [p.doc["samples"] for p in whole.points] == [p.doc["samples"] for p in curve.points]
+    assert json.loads((tmp_path / "whole" / "curve-linf.json").read_text()) == curve.to_json()
+    assert not whole.text().startswith("PART")
 
 
 def test_a_long_epsilon_keeps_its_column_apart(curve):

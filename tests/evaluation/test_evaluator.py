@@ -18,6 +18,7 @@ from robustzoo.cards import Claim, Evidence, Witnesses, lint_card, render_card
 from robustzoo.data import DataError, load_dataset
 from robustzoo.evaluation.evaluator import evaluate, passes_at_most, weights_hash
 from robustzoo.evaluation.guards import EvaluationWarning
+from robustzoo.evaluation.identity import state_digest
 from robustzoo.evaluation.report import report
 from robustzoo.evaluation.verification import verify
 from robustzoo.evaluation.witnessing import inside, leads
@@ -159,7 +160,8 @@ def test_files_are_written_together_and_read_back(linear, tmp_path):
     files = sorted(path.name for path in (tmp_path / "evidence").iterdir())
     assert files == [f"{stem}.json", f"{stem}.witness.safetensors"]
     stored = Evidence.load(tmp_path / "evidence" / files[0])
-    assert stored.doc == found.doc and stored.doc["model"] == {"name": "mine", "sha256": None}
+    assert stored.doc == found.doc
+    assert stored.doc["model"] == {"name": "mine", "sha256": None, "weights": state_digest(linear)}
     content = (tmp_path / "evidence" / files[1]).read_bytes()
     assert stored.doc["witnesses"] == {
         "file": files[1],

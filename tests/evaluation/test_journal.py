@@ -265,7 +265,7 @@ def test_other_weights_under_the_same_name_are_another_evaluation(linear, tmp_pa
     assert run(other, tmp_path / "b").doc["counts"]["n"] == 24
     with torch.no_grad():
         other[1].bias[0] += 1e-3
-    with pytest.raises(GuardError, match="another evaluation: weights"):
+    with pytest.raises(GuardError, match="another evaluation: model differs in weights"):
         run(other, tmp_path)
 
 

@@ -145,7 +145,7 @@ def test_shards_of_other_weights_do_not_merge(shards, linear, tmp_path):
         run(linear, tmp_path, shard="2/3")
     finally:
         weight.data[0, 0] -= 1e-3
-    with pytest.raises(MergeError, match="different evaluations: weights"):
+    with pytest.raises(MergeError, match="different evaluations: model differs in weights"):
         merge([Shard(1, 3).folder(shards), tmp_path, Shard(3, 3).folder(shards)], tmp_path / "out")
 
 

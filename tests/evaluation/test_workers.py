@@ -142,6 +142,20 @@ def nothing_is_left() -> Callable[[], bool]:
     return lambda: not multiprocessing.active_children() and set(threading.enumerate()) <= before
 
 
+def test_models_that_refuse_to_be_sent_are_told(linear):
+    normed = copy.deepcopy(linear)
+    nn.utils.parametrizations.spectral_norm(normed[1])
+    for model in (normed.eval(), torch.jit.script(linear)):
+        with pytest.raises(WorkerError, match=r"(?s)cannot be sent to worker processes .* use workers=1"):
+            share(model, work())
+
+
+def test_a_daemon_process_is_told_why_it_has_no_workers(linear, monkeypatch):
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    with pytest.raises(WorkerError, match=r"a daemon .* use workers=1"):
+        share(linear, work())
+
+
 def test_a_failing_worker_process_passes_its_traceback_on(linear, tmp_path, nothing_is_left):
     model = Meeting(linear, tmp_path / "begun", "there")
     with pytest.raises(WorkerError, match=r"(?s)worker 1 failed.*ValueError: not in this process"):
