@@ -33,7 +33,8 @@ def cost_line(
     return (
         f"{work.protocol.name} on {count} images: at most {count * forwards:,} forwards and "
         f"{count * backwards:,} backwards, {estimate(seconds)} if all stay robust "
-        f"({workers} process{'es' if workers > 1 else ''}, micro-batch {work.micro_batch_size}, "
+        f"({workers} process{'es, their start aside' if workers > 1 else ''}, "
+        f"micro-batch {work.micro_batch_size}, "
         f"{work.device})"
     )
 
