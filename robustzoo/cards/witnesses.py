@@ -164,8 +164,8 @@ class Witnesses:
         arrays = {key: np.ascontiguousarray(array) for key, array in tensors.items()}
 
         def write(place: Path) -> None:
-            place.touch()
-            usual = place.stat().st_mode & 0o777  # what the umask gives; save_file leaves a private file, 0600
+            place.touch()  # with what the umask gives; save_file leaves a private file, mode 0600
+            usual = place.stat().st_mode & 0o777
             save_file(arrays, place, metadata={"format": "pt"})  # not `save`: bytes in memory once more
             place.chmod(usual)
 

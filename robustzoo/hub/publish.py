@@ -10,7 +10,7 @@ from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.lint import lint_card
 from robustzoo.cards.model_names import public_name
-from robustzoo.cards.published import all_evidence
+from robustzoo.cards.published import all_evidence, evidence_files
 from robustzoo.cards.render import render_card
 from robustzoo.cards.rendered import split_notes, with_notes
 from robustzoo.cards.witnesses import Witnesses
@@ -130,7 +130,7 @@ def publish_bundled(folder: str | Path) -> Entry:
 
 def _check_witnesses(folder: Path) -> None:
     """Read what witness files are there. Raises WitnessError where one is not what its evidence says."""
-    for path in sorted((folder / "evidence").glob("*.json")):
+    for path in evidence_files(folder):
         stated = Evidence.load(path).doc["witnesses"]
         if stated is not None and path.with_name(stated["file"]).is_file():
             Witnesses.load(path.with_name(stated["file"]), stated["sha256"], stated["count"])
@@ -139,7 +139,7 @@ def _check_witnesses(folder: Path) -> None:
 def _refuse_repeated(folder: Path) -> None:
     """Two evidence files of one claim, such as a copy: which of them the card states would be chance."""
     files: dict[tuple, str] = {}
-    for path in sorted((folder / "evidence").glob("*.json")):
+    for path in evidence_files(folder):
         claim = Claim.from_evidence(Evidence.load(path))
         terms = tuple(getattr(claim, name) for name in TERMS)
         other = files.setdefault(terms, path.name)
@@ -165,7 +165,7 @@ def _notes(card: Path) -> str:
 def _files_to_publish(folder: Path) -> list[Path]:
     """Weights, config, and all evidence with its witnesses: what the card speaks of."""
     files = [folder / "model.safetensors", folder / "config.json"]
-    for path in sorted((folder / "evidence").glob("*.json")):
+    for path in evidence_files(folder):
         files.append(path)
         witnesses = Evidence.load(path).doc["witnesses"]
         if witnesses is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import robustzoo
 from robustzoo.attacks.protocols import protocol
@@ -15,6 +18,7 @@ from robustzoo.cards.evidence import EvidenceError
 from robustzoo.cards.protocol_rules import protocol_digest
 from robustzoo.cards.published import main_evidence
 from robustzoo.cards.witnesses import WitnessError, Witnesses
+from robustzoo.cli import group
 from robustzoo.hub import publish
 from robustzoo.models import HashMismatch, pixel_model, write_folder
 from robustzoo.registry import ThreatModel, UnknownName, entries, recipe
@@ -215,3 +219,28 @@ def test_a_card_about_other_weights_is_refused(tmp_path):
     path.write_text(path.read_text().replace(found, "f" * 64))
     with pytest.raises(HashMismatch, match="f" * 64):
         robustzoo.verify(f"local-dir:{folder}", progress=False)
+
+
+@pytest.mark.parametrize("place", ["", "evidence"])
+def test_a_folder_that_may_not_be_read_is_not_told_as_an_empty_one(tmp_path, monkeypatch, place):
+    folder = tmp_path / "run"
+    shutil.copytree(Path(robustzoo.__file__).parent / "bundled" / NAME, folder)
+    closed = folder / place if place else folder
+    scandir, stat = os.scandir, os.stat
+
+    def refusing(call):  # as the system does for another user's folder, but also for root
+        def refused(path, *args, **kwargs):
+            inside = isinstance(path, str | Path) and closed in Path(path).parents
+            if inside or (call is scandir and path == closed):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return call(path, *args, **kwargs)
+
+        return refused
+
+    monkeypatch.setattr(os, "scandir", refusing(scandir))
+    monkeypatch.setattr(os, "stat", refusing(stat))
+    for arguments in (["card"], ["verify"], ["report"], ["compare", str(folder)]):
+        found = CliRunner().invoke(group, [*arguments, str(folder)])
+        said = found.output if found.exit_code == 2 else str(found.exception)
+        assert "Permission denied" in said and str(closed) in said, arguments
+        assert "there is no card" not in said and "holds no Evidence" not in said
