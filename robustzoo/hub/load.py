@@ -136,7 +136,7 @@ def _pinned_folder(
             "package": f"the folder is part of {registered.brought_by}; reinstall that",
         }[weights.source]
     verify_sha256(folder / _WEIGHTS, weights.sha256, expected_bytes=weights.bytes, next_step=next_step)
-    if (problem := pin_problem(registered, folder)) is not None:
+    if (problem := pin_problem(registered.recipe.name, weights, folder)) is not None:
         raise FolderError(
             f"{problem}; reinstall {registered.brought_by or 'the package robustzoo'}, which pins it, and "
             "report this there if it stays"

@@ -169,12 +169,11 @@ def _entry(prefix: str, row: object, folder: Path, where: str) -> Entry:
             weights = read_weights(row["weights"], "weights", _SOURCES, root=folder)
     except (ValueError, KeyError, TypeError) as error:
         raise ZooPackageError(f"{name}: {error}") from error
-    item = Entry(name, made, weights, brought_by=where)
     if weights is not None and weights.folder is not None:
-        problem = pin_problem(item, weights.folder)
+        problem = pin_problem(made.name, weights, weights.folder)
         if problem is not None:
             raise ZooPackageError(f"{name}: {problem}")
-    return item
+    return Entry(name, made, weights, brought_by=where)
 
 
 def _recipe_place(text: object, folder: Path) -> str | Path:
