@@ -97,7 +97,7 @@ def test_a_pin_of_another_size_or_another_model_is_refused_whatever_asks(
         for command in (["ls", NAME, "--json"], ["show", NAME, "--json"]):
             found = CliRunner().invoke(group, command)
             assert found.exit_code == 0 and '"clean": ""' in found.stdout
-            assert re.search(f"no numbers of {NAME}: .*{message.partition(';')[0]}", found.stderr)
+            assert re.search(f"no numbers of {NAME}: .*{message.partition(';')[0]}", found.output)
 
     lock(**pin, bytes=size + 7)
     refused(f"pinned with {size + 7} bytes but has {size}; reinstall the package robustzoo")
