@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import EvidenceError, shard_problem
 from robustzoo.registry.entries import Entry
+
+
+def evidence_files(folder: str | Path) -> list[Path]:
+    """The evidence files of a model folder, sorted by name; none where it has no folder `evidence`.
+
+    Raises:
+        OSError: the folder cannot be looked into. (Path.glob would find nothing there.)
+    """
+    place = Path(folder, "evidence")
+    try:
+        with os.scandir(place) as found:
+            return sorted(place / entry.name for entry in found if entry.name.endswith(".json"))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def main_evidence(folder: str | Path, *, validate: bool = True) -> Evidence | None:
@@ -16,6 +31,7 @@ def main_evidence(folder: str | Path, *, validate: bool = True) -> Evidence | No
 
     Raises:
         EvidenceError: a malformed file in the folder's `evidence/`.
+        OSError: as `evidence_files`.
     """
     return next(iter(all_evidence(folder, validate=validate)), None)
 
@@ -25,8 +41,9 @@ def all_evidence(folder: str | Path, *, validate: bool = True) -> list[Evidence]
 
     Raises:
         EvidenceError: a malformed file in the folder's `evidence/`, or a shard.
+        OSError: as `evidence_files`.
     """
-    paths = sorted(Path(folder, "evidence").glob("*.json"))
+    paths = evidence_files(folder)
     found = [Evidence.load(path, validate=validate) for path in paths]
     for path, evidence in zip(paths, found, strict=True):
         if problem := shard_problem(evidence.doc):

@@ -14,13 +14,20 @@ from robustzoo.registry.entries import Entry, Weights, read_lock
 from robustzoo.registry.names import parse
 from robustzoo.registry.overrides import parse_assignments
 from robustzoo.registry.packages import brought, problems
+from robustzoo.registry.pinned import pin_problem
 
 
-def _numbers(weights: Weights | None) -> dict[str, str]:
-    """Clean and robust accuracy of published weights, read from the evidence beside them."""
+def _numbers(recipe_name: str, weights: Weights | None) -> dict[str, str]:
+    """Clean and robust accuracy of published weights, read from the evidence beside them; none, and a word on
+    stderr, where the folder is not the pinned one, so that no other model's numbers stand under the name."""
     from robustzoo.cards.published import main_evidence
 
     folder = weights.folder if weights else None
+    if folder is not None and folder.is_dir():
+        problem = pin_problem(recipe_name, weights, folder)
+        if problem is not None:
+            click.echo(f"no numbers of {recipe_name}: {problem}", err=True)
+            folder = None
     evidence = None if folder is None else main_evidence(folder, validate=False)
     if evidence is None:
         return {"clean": "", "robust": "", "protocol": ""}
@@ -50,7 +57,7 @@ def _record(name: str, locked: dict[str, Weights], others: dict[str, Entry]) -> 
         threat_model, weights, made = THREATS[parsed.dataset, parsed.norm], locked.get(name), name
     status = weights.source if weights else "recipe only"
     row = {"name": name, "recipe": made, "threat_model": str(threat_model), "weights": status}
-    return row | _numbers(weights)
+    return row | _numbers(made, weights)
 
 
 @click.command()
@@ -108,7 +115,7 @@ def show(name: str, as_json: bool) -> None:
         "brought_by": item.brought_by,
         "paper": paper_result(item.recipe),
         "weights": None if weights is None else vars(weights),
-        **_numbers(weights),
+        **_numbers(item.recipe.name, weights),
         "train": training_command(item.recipe, item.name),
     }
     if as_json:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.published import evidence_files
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.evaluation.judging import plural
 from robustzoo.evaluation.verification_report import VerificationError
@@ -16,7 +18,12 @@ def card_text(folder: Path, card: str | Path | None) -> str:
     """The text of the card, the folder's own or another. Raises: CardError where there is none."""
     path = folder / "README.md" if card is None else Path(card)
     try:
-        found = path.is_file()
+        found = stat.S_ISREG(path.stat().st_mode)
+    except PermissionError as error:
+        raise CardError(
+            f"the card {path} cannot be read ({error.strerror or error})",
+            "give yourself the permission to read its folder, or take a copy that you may read",
+        ) from error
     except (OSError, ValueError):  # a name that is too long, for example
         found = False
     if not found:
@@ -37,7 +44,7 @@ def card_text(folder: Path, card: str | Path | None) -> str:
 
 def evidence_documents(folder: Path) -> list[tuple[Evidence, Path]]:
     """Every Evidence of the folder with its file. Raises: VerificationError for none, EvidenceError."""
-    paths = sorted((folder / "evidence").glob("*.json"))
+    paths = evidence_files(folder)
     if not paths:
         raise VerificationError(
             f"{folder / 'evidence'} holds no Evidence (*.json); expected what the card's numbers come from: "

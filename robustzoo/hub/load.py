@@ -21,6 +21,7 @@ from robustzoo.hub.names import (
     shortened,
 )
 from robustzoo.registry import recipe
+from robustzoo.registry.pinned import pin_problem
 
 if TYPE_CHECKING:
     from robustzoo.models import PixelModel
@@ -59,7 +60,7 @@ def load(
         OfflineMiss, HubError: the Hub folder cannot be had.
         TypeError: pretrained is no bool.
     """
-    from robustzoo.models import FolderError, pixel_model, read_folder, read_recipe
+    from robustzoo.models import pixel_model, read_folder, read_recipe
 
     if not isinstance(pretrained, bool):
         raise TypeError(f"pretrained {pretrained!r} is no bool; expected True or False")
@@ -69,13 +70,7 @@ def load(
     else:
         folder = resolve_folder(name, cache_dir=cache_dir, local_files_only=local_files_only, token=token)
         if pretrained:
-            model = read_folder(folder)
-            if registered is not None and model.name != registered.recipe.name:
-                raise FolderError(
-                    f"{folder} is pinned as {registered.recipe.name} but holds {model.name}; reinstall the "
-                    "package that brings it, and report this if it stays"
-                )
-            return model
+            return read_folder(folder)
         wanted = read_recipe(folder)
     model = pixel_model(wanted).eval()
     model.name, model.recipe, model.threat_model = wanted.name, wanted, wanted.threat_model
@@ -89,11 +84,12 @@ def resolve_folder(
     local_files_only: bool = False,
     token: str | bool | None = None,
 ) -> Path:
-    """The model folder that a name means (see `load`), its weights compared with the pinned SHA-256.
+    """The model folder that a name means (see `load`), its weights compared with the pinned SHA-256 and size,
+    and its recipe with that of the name.
 
     Raises:
         UnknownName, IncompatibleName, NotPublished, OfflineMiss, HubError, HashMismatch: see `load`.
-        FolderError: the path is no folder, or the pinned folder lacks its weights.
+        FolderError: the path is no folder, or the pinned folder lacks its weights or is of another recipe.
     """
     from robustzoo.models import FolderError, verify_sha256
 
@@ -124,7 +120,7 @@ def resolve_folder(
 def _pinned_folder(
     registered: Entry, cache_dir: str | Path | None, local_files_only: bool, token: str | bool | None
 ) -> Path:
-    from robustzoo.models import verify_sha256
+    from robustzoo.models import FolderError, verify_sha256
 
     weights = registered.weights
     if weights.source == "hub":
@@ -140,6 +136,11 @@ def _pinned_folder(
             "package": f"the folder is part of {registered.brought_by}; reinstall that",
         }[weights.source]
     verify_sha256(folder / _WEIGHTS, weights.sha256, expected_bytes=weights.bytes, next_step=next_step)
+    if (problem := pin_problem(registered.recipe.name, weights, folder)) is not None:
+        raise FolderError(
+            f"{problem}; reinstall {registered.brought_by or 'the package robustzoo'}, which pins it, and "
+            "report this there if it stays"
+        )
     return folder
 
 

@@ -10,14 +10,15 @@ from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.lint import lint_card
 from robustzoo.cards.model_names import public_name
-from robustzoo.cards.published import all_evidence
+from robustzoo.cards.published import all_evidence, evidence_files
 from robustzoo.cards.render import render_card
 from robustzoo.cards.rendered import split_notes, with_notes
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.evaluation.comparability import protocol_difference
 from robustzoo.models.folder import read_folder, read_license, read_recipe
+from robustzoo.registry import entries
 from robustzoo.registry.digests import sha256_file
-from robustzoo.registry.entries import Entry, Weights, published, write_lock
+from robustzoo.registry.entries import Entry, Weights, published
 
 # Bundled models travel in the wheel (docs/decisions.md, "Lock entry").
 MAX_BUNDLED_BYTES = 6_000_000
@@ -87,7 +88,9 @@ def publish_bundled(folder: str | Path) -> Entry:
     """Copy a folder with its evidence and card into the package of this checkout, and lock its weights.
 
     Raises:
-        CardError: a recipe that was changed (it has no registry name), too many bytes, or as `card_text`.
+        CardError: a recipe that was changed (it has no registry name), too many bytes, a folder of the
+            checkout in which nothing can be written, or as `card_text`.
+        OSError: a file could not be written after all; card, lock and folder are those of before.
     """
     folder = Path(folder)
     recipe = read_recipe(folder)
@@ -109,28 +112,48 @@ def publish_bundled(folder: str | Path) -> Entry:
             "Larger ones belong on the Hub, and publishing there is not part of this version"
         )
     target = _PACKAGE / "bundled" / recipe.name
+    card = cards / f"{recipe.name}.md"
+    others = [other for other in published() if other.name != recipe.name]
+    for place in (target.parent, cards, entries.LOCK_FILE.parent):
+        if (reason := atomic_files.why_unwritable(place)) is not None:
+            raise CardError(f"{folder} cannot be published here, and nothing was changed: {reason}")
     staging = target.with_name(f".{target.name}.staging")
     shutil.rmtree(staging, ignore_errors=True)
-    for path in files:
-        copy = staging / path.relative_to(folder)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
-    atomic_files.write_text(staging / "README.md", text)
-    atomic_files.replace_folder(staging, target)
-    atomic_files.write_text(cards / f"{recipe.name}.md", text)
-    weights = target / "model.safetensors"
-    item = Entry(
-        recipe.name,
-        recipe,
-        Weights("bundled", recipe.name, None, None, sha256_file(weights), weights.stat().st_size),
-    )
-    write_lock([item, *(other for other in published() if other.name != item.name)])
+    try:
+        for path in files:
+            copy = staging / path.relative_to(folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+        atomic_files.write_text(staging / "README.md", text)
+        weights = staging / "model.safetensors"
+        pin = Weights("bundled", recipe.name, None, None, sha256_file(weights), weights.stat().st_size)
+        item = Entry(recipe.name, recipe, pin)
+        _put_in_place(staging, target, card, text, [item, *others])
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
     return item
+
+
+def _put_in_place(staging: Path, target: Path, card: Path, text: str, locked: list[Entry]) -> None:
+    """Write the card and the lock, then the folder: all three, or after an error what was there before."""
+    before = {path: path.read_bytes() if path.exists() else None for path in (card, entries.LOCK_FILE)}
+    try:
+        atomic_files.write_text(card, text)
+        entries.write_lock(locked)
+        atomic_files.replace_folder(staging, target)
+    except BaseException:
+        if staging.exists():  # else the new folder is in place, and only the old one's removal failed
+            for path, content in before.items():
+                if content is None:
+                    path.unlink(missing_ok=True)
+                elif path.read_bytes() != content:
+                    atomic_files.write_bytes(path, content)
+        raise
 
 
 def _check_witnesses(folder: Path) -> None:
     """Read what witness files are there. Raises WitnessError where one is not what its evidence says."""
-    for path in sorted((folder / "evidence").glob("*.json")):
+    for path in evidence_files(folder):
         stated = Evidence.load(path).doc["witnesses"]
         if stated is not None and path.with_name(stated["file"]).is_file():
             Witnesses.load(path.with_name(stated["file"]), stated["sha256"], stated["count"])
@@ -139,7 +162,7 @@ def _check_witnesses(folder: Path) -> None:
 def _refuse_repeated(folder: Path) -> None:
     """Two evidence files of one claim, such as a copy: which of them the card states would be chance."""
     files: dict[tuple, str] = {}
-    for path in sorted((folder / "evidence").glob("*.json")):
+    for path in evidence_files(folder):
         claim = Claim.from_evidence(Evidence.load(path))
         terms = tuple(getattr(claim, name) for name in TERMS)
         other = files.setdefault(terms, path.name)
@@ -165,7 +188,7 @@ def _notes(card: Path) -> str:
 def _files_to_publish(folder: Path) -> list[Path]:
     """Weights, config, and all evidence with its witnesses: what the card speaks of."""
     files = [folder / "model.safetensors", folder / "config.json"]
-    for path in sorted((folder / "evidence").glob("*.json")):
+    for path in evidence_files(folder):
         files.append(path)
         witnesses = Evidence.load(path).doc["witnesses"]
         if witnesses is not None:

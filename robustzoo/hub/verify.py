@@ -26,6 +26,7 @@ def verify(
     Raises:
         UnknownName, NotPublished: the name has no weights to verify.
         HashMismatch: the weights are not those that the registry or the evidence name.
+        FolderError: the folder of a registered name is of another recipe or size than the name pins.
         CardError: the card is missing or has no claims.
     """
     folder = resolve_folder(name)

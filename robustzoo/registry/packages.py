@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from robustzoo.registry.entries import Entry, read_weights
 from robustzoo.registry.names import UnknownName, did_you_mean
+from robustzoo.registry.pinned import pin_problem
 from robustzoo.registry.recipes import recipe
 
 if TYPE_CHECKING:
@@ -168,6 +169,10 @@ def _entry(prefix: str, row: object, folder: Path, where: str) -> Entry:
             weights = read_weights(row["weights"], "weights", _SOURCES, root=folder)
     except (ValueError, KeyError, TypeError) as error:
         raise ZooPackageError(f"{name}: {error}") from error
+    if weights is not None and weights.folder is not None:
+        problem = pin_problem(made.name, weights, weights.folder)
+        if problem is not None:
+            raise ZooPackageError(f"{name}: {problem}")
     return Entry(name, made, weights, brought_by=where)
 
 

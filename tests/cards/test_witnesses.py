@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from robustzoo.cards import WitnessError, Witnesses
@@ -75,6 +77,21 @@ def test_equal_witnesses_give_equal_bytes_in_another_process(tmp_path):
     )
     assert run.stdout.strip() == sha256
     assert sorted(p.name for p in tmp_path.iterdir()) == ["w", "w2"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no umask there")
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_witness_file_has_the_permissions_of_any_other_and_the_bytes_of_save_file(tmp_path, umask):
+    made, before = make(), os.umask(umask)
+    try:
+        made.save(tmp_path / "w")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "w").stat().st_mode & 0o777 == 0o666 & ~umask
+    with safe_open(tmp_path / "w", "numpy") as stream:
+        tensors = {key: stream.get_tensor(key) for key in stream.keys()}  # noqa: SIM118 - no mapping
+    save_file(tensors, tmp_path / "plain", metadata={"format": "pt"})
+    assert (tmp_path / "w").read_bytes() == (tmp_path / "plain").read_bytes()
 
 
 @pytest.mark.parametrize("keep", [0, 4, 8, 100, -1])

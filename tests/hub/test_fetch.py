@@ -107,7 +107,7 @@ def test_a_pin_of_another_model_is_refused(lock, published, tmp_path, monkeypatc
     from robustzoo.hub import names
     from robustzoo.models import FolderError
 
-    lock(sha256=sha256_file(published / "model.safetensors"), bytes=1)
+    lock(sha256=sha256_file(published / "model.safetensors"), bytes=1)  # the name is looked at first
     other = "vit_micro2.digits_linf.at_base"
     pin = Entry(other, recipe(other), names.entry(NAME).weights)
     monkeypatch.setattr(names, "entry", lambda name: pin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from hub_cache import NAME
 
 import robustzoo
+from robustzoo.cli import group
 from robustzoo.hub.load import NotPublished, resolve_folder
 from robustzoo.models import FolderError, HashMismatch, read_folder
 from robustzoo.registry import (
@@ -57,7 +60,8 @@ def test_bundled_and_zoo_folders(lock, published, tmp_path, monkeypatch, no_requ
     folder = tmp_path / "checkout" / root / "some" / NAME
     shutil.copytree(published, folder)
     digest = sha256_file(published / "model.safetensors")
-    lock(source=source, path=f"some/{NAME}", repo=None, commit=None, sha256=digest, bytes=1)
+    size = (published / "model.safetensors").stat().st_size
+    lock(source=source, path=f"some/{NAME}", repo=None, commit=None, sha256=digest, bytes=size)
     check(robustzoo.load(NAME), read_folder(published))
     assert resolve_folder(NAME) == folder
     lock(source=source, path=f"some/{NAME}", repo=None, commit=None, sha256="0" * 64, bytes=1)
@@ -69,6 +73,50 @@ def test_bundled_and_zoo_folders(lock, published, tmp_path, monkeypatch, no_requ
     with pytest.raises(FolderError, match=advice):
         robustzoo.load(NAME)
     assert not no_request
+
+
+def test_a_pin_of_another_size_or_another_model_is_refused_whatever_asks(
+    lock, published, tmp_path, monkeypatch
+):
+    """Not by `load` alone: the numbers of the wrong model must not be shown under the name either."""
+    monkeypatch.setattr(entries, "_PACKAGE", tmp_path / "robustzoo")
+    folder = tmp_path / "robustzoo" / "bundled" / NAME
+    shutil.copytree(published, folder)
+    weights = folder / "model.safetensors"
+    size = weights.stat().st_size
+    pin = {"source": "bundled", "path": NAME, "repo": None, "commit": None, "sha256": sha256_file(weights)}
+
+    def refused(message):
+        for use in (robustzoo.load, resolve_folder, robustzoo.verify):
+            with pytest.raises(FolderError, match=message):
+                use(NAME)
+        for command in (["report", NAME], ["compare", NAME, NAME], ["verify", NAME]):
+            found = CliRunner().invoke(group, command)
+            said = found.output if found.exit_code == 2 else str(found.exception)
+            assert found.exit_code != 0 and re.search(message, said), command
+        for command in (["ls", NAME, "--json"], ["show", NAME, "--json"]):
+            found = CliRunner().invoke(group, command)
+            assert found.exit_code == 0 and '"clean": ""' in found.stdout
+            assert re.search(f"no numbers of {NAME}: .*{message.partition(';')[0]}", found.output)
+
+    lock(**pin, bytes=size + 7)
+    refused(f"pinned with {size + 7} bytes but has {size}; reinstall the package robustzoo")
+    lock(**pin, bytes=size)
+    assert resolve_folder(NAME) == folder
+    bundled = Path(robustzoo.__file__).parent / "bundled" / NAME / "evidence"
+    shutil.copytree(bundled, folder / "evidence", dirs_exist_ok=True)
+    (folder / "evidence" / "aa-standard.test500.json").unlink()  # the fixture's, without content
+    assert '"clean": "' in (shown := CliRunner().invoke(group, ["ls", NAME, "--json"]).stdout)
+    assert '"clean": ""' not in shown
+    other = "vit_micro2.digits_linf.at_base"
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace(f'"name": "{NAME}"', f'"name": "{other}"'))
+    refused(f"is pinned as {NAME} but holds {other}")
+    for broken in ("{", "[]", '{"robustzoo": 3}', "[" * 100_000):
+        (folder / "config.json").write_text(broken)
+        refused("config.json is no configuration of a robustzoo model")
+    (folder / "config.json").unlink()
+    refused(r"config.json cannot be read \(No such file")
 
 
 def test_a_registry_name_wins_over_a_folder_of_that_name(lock, published, tmp_path, monkeypatch):

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import robustzoo
+from robustzoo import atomic_files
 from robustzoo.attacks.protocols import protocol
 from robustzoo.cards.claims import CardError, Claim
 from robustzoo.cards.evidence import EvidenceError
 from robustzoo.cards.protocol_rules import protocol_digest
 from robustzoo.cards.published import main_evidence
 from robustzoo.cards.witnesses import WitnessError, Witnesses
+from robustzoo.cli import group
 from robustzoo.hub import publish
 from robustzoo.models import HashMismatch, pixel_model, write_folder
 from robustzoo.registry import ThreatModel, UnknownName, entries, recipe
@@ -72,6 +77,56 @@ def test_publishing_again_replaces_and_keeps_the_other_entries(tmp_path, checkou
     assert [row["name"] for row in locked] == [NAME, "vit_micro2.digits_linf.trades_base"]
     assert locked[0]["sha256"] == item.weights.sha256
     assert not list((checkout / "bundled").glob(".*"))
+
+
+def contents(checkout):
+    return {path: path.read_bytes() for path in checkout.parent.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("place", ["robustzoo/bundled", "model_cards", "robustzoo"])
+def test_a_checkout_that_cannot_be_written_is_refused_before_anything_changes(
+    tmp_path, checkout, monkeypatch, place
+):
+    publish.publish_bundled(evaluated(tmp_path / "first"))
+    before, second = contents(checkout), evaluated(tmp_path / "second", n=9)
+    why = atomic_files.why_unwritable
+    closed = checkout.parent / place
+    reason = lambda folder: f"{folder} is read-only" if folder == closed else why(folder)  # noqa: E731
+    monkeypatch.setattr(atomic_files, "why_unwritable", reason)
+    with pytest.raises(CardError, match=f"nothing was changed: {closed} is read-only"):
+        publish.publish_bundled(second)
+    assert contents(checkout) == before
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("step", ["card", "lock", "folder"])
+def test_a_step_that_fails_leaves_the_checkout_as_it_was(tmp_path, checkout, monkeypatch, step, again):
+    name = "vit_micro2.digits_linf.trades_base"
+    publish.publish_bundled(evaluated(tmp_path / "other", name))
+    if again:
+        publish.publish_bundled(evaluated(tmp_path / "first"))
+    before, second = contents(checkout), evaluated(tmp_path / "second", n=9)
+    replace = Path.replace
+    refused = {
+        "card": checkout.parent / "model_cards" / f"{NAME}.md",
+        "lock": entries.LOCK_FILE,
+        "folder": checkout / "bundled" / NAME,
+    }[step]
+    failures = []
+
+    def full(self, target):
+        if Path(target) == refused and not failures:
+            failures.append(target)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        publish.publish_bundled(second)
+    assert failures and contents(checkout) == before
+    publish.publish_bundled(second)
+    assert robustzoo.list_models(published_only=True) == sorted([NAME, name])
+    assert robustzoo.load(NAME).folder == checkout / "bundled" / NAME
 
 
 def test_a_card_written_anew_keeps_the_authors_notes_and_names_other_weights_by_their_hash(tmp_path):
@@ -215,3 +270,28 @@ def test_a_card_about_other_weights_is_refused(tmp_path):
     path.write_text(path.read_text().replace(found, "f" * 64))
     with pytest.raises(HashMismatch, match="f" * 64):
         robustzoo.verify(f"local-dir:{folder}", progress=False)
+
+
+@pytest.mark.parametrize("place", ["", "evidence"])
+def test_a_folder_that_may_not_be_read_is_not_told_as_an_empty_one(tmp_path, monkeypatch, place):
+    folder = tmp_path / "run"
+    shutil.copytree(Path(robustzoo.__file__).parent / "bundled" / NAME, folder)
+    closed = folder / place if place else folder
+    scandir, stat = os.scandir, os.stat
+
+    def refusing(call):  # as the system does for another user's folder, but also for root
+        def refused(path, *args, **kwargs):
+            inside = isinstance(path, str | Path) and closed in Path(path).parents
+            if inside or (call is scandir and path == closed):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return call(path, *args, **kwargs)
+
+        return refused
+
+    monkeypatch.setattr(os, "scandir", refusing(scandir))
+    monkeypatch.setattr(os, "stat", refusing(stat))
+    for arguments in (["card"], ["verify"], ["report"], ["compare", str(folder)]):
+        found = CliRunner().invoke(group, [*arguments, str(folder)])
+        said = found.output if found.exit_code == 2 else str(found.exception)
+        assert "Permission denied" in said and str(closed) in said, arguments
+        assert "there is no card" not in said and "holds no Evidence" not in said

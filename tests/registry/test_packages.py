@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -91,13 +92,36 @@ def test_weights_in_the_package_and_on_the_hub(install):
         robustzoo.load("acme:mine")
 
 
-def test_weights_of_another_recipe_are_refused(install):
+@pytest.mark.parametrize(
+    ("recipe_place", "more_bytes", "remove", "problem"),
+    [
+        ("x.json", 0, None, f"but holds {BASE}"),
+        (BASE, 5, None, "bytes but has"),
+        (BASE, 0, "model.safetensors", "model.safetensors cannot be read (No such file"),
+        (BASE, 0, "config.json", "config.json cannot be read (No such file"),
+    ],
+)
+def test_a_folder_that_is_not_the_pinned_one_is_left_out(
+    install, tmp_path, recipe_place, more_bytes, remove, problem
+):
     bundled = entry(BASE).weights
-    here = {"source": "package", "path": "m", "sha256": bundled.sha256, "bytes": bundled.bytes}
-    folder = install([{"name": "x", "recipe": "x.json", "weights": here}], files={"x.json": CHANGED})
+    here = {
+        "source": "package",
+        "path": "m",
+        "sha256": bundled.sha256,
+        "bytes": bundled.bytes + more_bytes,
+    }
+    folder = install([{"name": "x", "recipe": recipe_place, "weights": here}], files={"x.json": CHANGED})
     shutil.copytree(bundled.folder, folder / "m")
-    with pytest.raises(ValueError, match=f"but holds {BASE}"):
-        robustzoo.load("acme:x")
+    if remove is not None:
+        (folder / "m" / remove).unlink()
+    listed = command("ls", path=tmp_path)
+    assert "acme:x" not in listed.stdout and listed.returncode == 0
+    assert "left out, from another package: acme (acme_zoo 1.2): acme:x" in listed.stderr
+    assert problem in listed.stderr and listed.stderr.endswith("False\n"), "no torch"
+    for use in (robustzoo.load, robustzoo.verify, entry):
+        with pytest.raises(UnknownName, match=re.escape(problem)):
+            use("acme:x")
 
 
 GOOD = {"name": "good", "recipe": BASE}
