@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TextIO
-
-_STDERR = 2
 
 
 class UnfailingStream:
@@ -45,20 +44,30 @@ class UnfailingStream:
         return getattr(self._stream, name)
 
 
-def keep_stderr_from_failing() -> None:
+def keep_messages_from_failing(*, stdout: bool = False) -> None:
     """Put an UnfailingStream in place of `sys.stderr`; for the start of a command.
 
-    A process that was started without a standard error gets a null device there: the next file that is opened
-    would take its number, and what libraries write to that number would go into it.
+    A process that was started without a standard output or error gets a null device there: the next file that
+    is opened would take its number, and what libraries write to that number would go into it.
+
+    Args:
+        stdout: that no result is printed there, so that it may be lost too where it is full.
     """
-    if isinstance(sys.stderr, UnfailingStream):
-        return
-    if sys.stderr is None:
-        try:
-            os.fstat(_STDERR)
-        except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            if nowhere != _STDERR:
-                os.dup2(nowhere, _STDERR)
-                os.close(nowhere)
-    sys.stderr = UnfailingStream(sys.stderr)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            _occupy(number)
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - to the end
+    for name in ("stderr", *(["stdout"] if stdout else [])):
+        if not isinstance(getattr(sys, name), UnfailingStream):
+            setattr(sys, name, UnfailingStream(getattr(sys, name)))
+
+
+def _occupy(number: int) -> None:
+    """Open the null device under the number of a stream, unless something else is open there."""
+    try:
+        os.fstat(number)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        if nowhere != number:
+            os.dup2(nowhere, number)
+            os.close(nowhere)

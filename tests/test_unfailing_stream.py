@@ -47,13 +47,25 @@ def test_a_stream_that_works_gets_everything():
     assert stream.getvalue() == "text\n" and UnfailingStream(stream).getvalue() == "text\n"
 
 
+CODE = """
+import os, sys
+from robustzoo.unfailing_stream import keep_messages_from_failing as keep
+keep(); keep()
+stream = open(sys.argv[1], "w")
+os.write(int(sys.argv[2]), b"noise")
+print("said", file=sys.stderr)
+print("done", flush=True)
+stream.write("kept")
+stream.close()
+"""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
-def test_the_number_of_a_closed_standard_error_is_not_given_to_the_next_file(tmp_path):
-    code = (
-        "import os; from robustzoo.unfailing_stream import keep_stderr_from_failing as keep; keep(); keep(); "
-        f"stream = open({str(tmp_path / 'file')!r}, 'w'); os.write(2, b'noise'); print('lost', "
-        "file=__import__('sys').stderr); stream.write('kept'); stream.close(); print('done')"
-    )
-    done = subprocess.run(["sh", "-c", '"$0" -c "$1" 2>&-', sys.executable, code], capture_output=True)
-    assert (done.returncode, done.stdout) == (0, b"done\n")
-    assert (tmp_path / "file").read_text() == "kept"
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_number_of_a_closed_stream_is_not_given_to_the_next_file(tmp_path, number):
+    file = tmp_path / "file"
+    command = ["sh", "-c", f'"$0" -c "$@" {number}>&-', sys.executable, CODE, str(file), str(number)]
+    done = subprocess.run(command, capture_output=True)
+    others = {1: (b"", b"said\n"), 2: (b"done\n", b"")}
+    assert (done.returncode, done.stdout, done.stderr) == (0, *others[number])
+    assert file.read_text() == "kept"

@@ -10,6 +10,7 @@ Checkpoints are pickles that DeepSpeed wrote, which can run code when opened: ex
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,7 +65,7 @@ def export_model(folder: Path, recipe: Recipe, weights: Mapping[str, Tensor]) ->
     if not torch.equal(_logits(read_folder(folder, sha256=digest)), _logits(model)):
         raise ExportError(
             f"{folder} read back gives other logits than the trained model; do not use it, and export "
-            f"it again: python training/export.py {folder.parent}"
+            f"it again: python training/export.py {shlex.quote(str(folder.parent))}"
         )
     atomic_files.write_text(hash_file(folder), f"{digest}  {folder.name}/model.safetensors\n")
     return digest

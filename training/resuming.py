@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -107,16 +108,17 @@ def check_resumed(job: Job, run: RunFolder, world_size: int) -> str | None:
     early = done < last_step and run.best(done).stops(job.early_stopping)
     if not (done == last_step or early) or not _exported(run.model, partial(made, steps=done)):
         return None
+    again = shlex.join(["python", "training/export.py", str(run.path)])
     if not run.exported_intact():
         raise RunFolderError(
             f"{run.path} is finished, but the weights in {run.model} are not those that were exported "
-            f"({hash_file(run.model).name} has their hash): `python training/export.py {run.path}` writes "
+            f"({hash_file(run.model).name} has their hash): `{again}` writes "
             "the model again from the last checkpoint"
         )
     what = f"was ended by --early-stopping after {done:,} steps" if early else f"has done its {done:,} steps"
     return (
         f"nothing to resume: {run.path} {what}, and its model is {run.model}. "
-        f"`python training/export.py {run.path}` writes it again from the last checkpoint"
+        f"`{again}` writes it again from the last checkpoint"
     )
 
 

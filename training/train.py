@@ -29,11 +29,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout: `training` and robustzoo
 
-from robustzoo.unfailing_stream import keep_stderr_from_failing
+from robustzoo.unfailing_stream import keep_messages_from_failing
 from training.usage import leave_early
 
 if __name__ == "__main__":
-    keep_stderr_from_failing()  # days of training do not end because nobody reads what it says
+    keep_messages_from_failing(stdout=True)  # days of training do not end because nobody reads them
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as in the background
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # while this imports, Ctrl-C needs no traceback
     leave_early()  # at once where there is nothing to do: what is imported below takes seconds
@@ -191,9 +191,10 @@ def train(job: Job) -> None:
                 say(f"stopped after {done:,} of {recipe.total_steps:,} steps: the model is {exported.name}")
             say(f"exported {run.model} (model.safetensors sha256 {digest})")
             if 0 < best.step < done:
+                place = shlex.quote(str(run.path))
                 say(
                     f"robust accuracy on held-out images was highest after step {best.step:,} "
-                    f"({best.accuracy:.4f}): python training/export.py {run.path} --best exports that model"
+                    f"({best.accuracy:.4f}): python training/export.py {place} --best exports that model"
                 )
         group.barrier()
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
 from robustzoo.cli.json_errors import is_message, message_of, report_error
-from robustzoo.unfailing_stream import keep_stderr_from_failing
+from robustzoo.unfailing_stream import keep_messages_from_failing
 
 INTERRUPTED = 128 + 2  # the signal's number is 2
 
@@ -85,11 +88,25 @@ def group() -> None:
 
 def main() -> None:
     """Run the command line; our own errors and the system's become one readable message and exit code 2."""
-    keep_stderr_from_failing()
+    keep_messages_from_failing()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of folders may hold bytes that are no text, or letters that this locale has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         group(prog_name="robustzoo")
     except Exception as error:
         if not is_message(error):
             raise
-        click.echo(f"robustzoo: {message_of(error)}", err=True)
+        click.echo(f"robustzoo: {_of_stdout(error) or message_of(error)}", err=True)
         sys.exit(2)
+
+
+def _of_stdout(error: Exception) -> str | None:
+    """What to say where the standard output cannot be written; None for any other error."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    if not isinstance(error, OSError) or at is None or at.tb_frame.f_globals["__name__"] != "click.utils":
+        return None
+    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - so that nothing is flushed again at the exit
+    return f"the standard output cannot be written: {error.strerror or error}"

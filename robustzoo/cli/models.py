@@ -50,7 +50,7 @@ def refuse_unknown(text: str) -> None:
 
     text: as of `open_model`.
     """
-    if _FACTORY.fullmatch(text) is None and not text.startswith((_TIMM, _HUB)):
+    if _FACTORY.fullmatch(text) is None and not text.startswith((_TIMM, _HUB)) and not _is_file(text):
         registered = registered_entry(text)
         if registered is not None:
             refuse_unpublished(registered)
@@ -67,7 +67,7 @@ def open_model(text: str) -> OpenedModel:
         ModelArgumentError: the file or its function does not give a module, or no function is named.
         ForeignModelError, HubError and what `robustzoo.load` raises: see there.
     """
-    if text.endswith((".py", ".py:")) and not Path(text).is_dir():
+    if _is_file(text):
         raise ModelArgumentError(f"{text} names no function; expected FILE.py:FUNCTION")
     match = _FACTORY.fullmatch(text)
     if match is not None:
@@ -88,6 +88,11 @@ def open_model(text: str) -> OpenedModel:
     loaded = load(text)
     folder = Path(text.removeprefix("local-dir:"))
     return OpenedModel(loaded, None, loaded.recipe.dataset, folder if folder.is_dir() else None)
+
+
+def _is_file(text: str) -> bool:
+    """Whether it names a file of Python, and no function of it."""
+    return text.endswith((".py", ".py:")) and not Path(text).is_dir()
 
 
 def _made_by(file: Path, name: str) -> nn.Module:

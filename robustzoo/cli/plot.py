@@ -72,7 +72,7 @@ def draw(records: list[Record], title: str, out: Path) -> None:
 
     figure = Figure(figsize=(11, 8), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title)
+    figure.suptitle(title.encode("utf-8", "replace").decode(), parse_math=False)
     panels = {
         "loss terms": loss_terms(records),
         "accuracy on held-out and on training images": ACCURACIES,

@@ -56,7 +56,10 @@ def open_stated(evidence: Evidence, data: Any, data_root: str | Path | None) -> 
             f"the Evidence is about {stated['id']!r}, which is no dataset of the catalog "
             f"({', '.join(DATASETS)}): pass the images as data=..."
         )
-    return open_data(stated["id"] if data is None else data, data_root, split=stated["split"])
+    # A folder's images are cut to the size that they were evaluated in.
+    _, height, width = stated["image_shape"]
+    place = stated["id"] if data is None else data
+    return open_data(place, data_root, image_size=(height, width), split=stated["split"])
 
 
 def data_differences(

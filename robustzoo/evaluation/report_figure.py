@@ -26,11 +26,12 @@ def png(evidence: Evidence, pictures: Sequence[Picture]) -> bytes:
     figure = Figure(figsize=(11, sum(heights)), layout="constrained")
     parts = np.atleast_1d(figure.subfigures(len(heights), 1, height_ratios=heights))
     doc = evidence.doc
-    parts[0].suptitle(
+    title = (
         f"{doc['model']['name']}, {evidence.threat_model}, {doc['protocol']['name']}: {doc['counts']['n']} "
-        f"images of {doc['dataset']['id']} {doc['dataset']['split']}",
-        fontsize=11,
+        f"images of {doc['dataset']['id']} {doc['dataset']['split']}"
     )
+    # A folder's name may hold $, which is no formula, and bytes that are no text.
+    parts[0].suptitle(title.encode("utf-8", "replace").decode(), fontsize=11, parse_math=False)
     grid = parts[0].subplots(2, 2)
     _stages(grid[0, 0], evidence)
     _iterations(grid[0, 1], evidence)

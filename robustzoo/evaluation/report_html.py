@@ -53,12 +53,13 @@ def html(evidence: Evidence, figure: bytes, notes: Iterable[str], others: Sequen
         "<h2>In full</h2>",
         f"<pre>{escape(report(evidence, others=others))}</pre>",
     ]
-    return (
+    page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )
+    return page.encode("utf-8", "replace").decode()  # a folder's name may hold bytes that are no text
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

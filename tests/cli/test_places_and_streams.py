@@ -113,6 +113,27 @@ def test_a_measurement_goes_on_when_nobody_reads_its_progress(where, tmp_path):
     assert len(list((out / "evidence").glob("*.json"))) == 1
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
+@pytest.mark.parametrize(
+    "arguments",
+    [("verify", NAME), ("verify", NAME, "--json"), ("evaluate", NAME, *FAST, "--json")],
+    ids=" ".join,
+)
+def test_without_a_standard_output_the_exit_code_is_that_of_the_outcome(arguments, tmp_path):
+    command = ["sh", "-c", '"$0" "$@" >&-', *COMMAND, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("arguments", [("ls",), ("report", NAME), ("report", NAME, "--json")], ids=" ".join)
+def test_a_full_standard_output_is_named(arguments):
+    command = ["sh", "-c", '"$0" "$@" >/dev/full', *COMMAND, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    words = "robustzoo: the standard output cannot be written: No space left on device\n"
+    assert done.returncode == 2 and done.stderr.endswith(words)
+
+
 PRINTING = """
 import os
 import torch
@@ -154,6 +175,13 @@ def test_json_stands_alone_whatever_a_model_prints(command, tmp_path):
     assert json.loads(done.stdout)
     for said in ("at import", "in a forward", "from below Python"):
         assert said in done.stderr
+
+
+@pytest.mark.parametrize("model", ["model.py", "model.py:"])
+def test_a_file_without_a_function_is_told_what_is_missing(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(group, ["evaluate", model, *FAST])
+    assert "expected FILE.py:FUNCTION" in str(done.exception)
 
 
 def test_the_folder_of_a_training_is_told_from_its_model(tmp_path):

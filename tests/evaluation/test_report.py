@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image
+from torch import nn
 
 from robustzoo.attacks.protocols import protocol
 from robustzoo.cards import Evidence
 from robustzoo.cli import group
 from robustzoo.data import load_dataset
 from robustzoo.data.sources import TensorSource
+from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.masking import masking_signs
 from robustzoo.evaluation.pictures import choose_pictures
 from robustzoo.evaluation.report import report
@@ -45,6 +50,41 @@ def test_text_and_json_add_up(published, measured):
     text = run(published).output
     assert str(evidence.robust_accuracy) in text and "per class:" in text and "no sign of gradient" in text
     assert run(published).output == run(path).output, "a model means its main evidence"
+
+
+class Small(nn.Module):
+    """A linear classifier of its own shape of images, not square."""
+
+    input_shape = (3, 12, 16)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3 * 12 * 16, 2)
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.stack([torch.ones(576), -torch.ones(576)]) / 576)
+
+    def forward(self, x):
+        return self.linear(x.flatten(1) - 0.5)
+
+
+@pytest.mark.parametrize("name", ["images", "im$g_^$s", os.fsdecode(b"l\xe4t")])
+def test_perturbations_of_a_folder_are_drawn_in_the_size_it_was_evaluated_in(tmp_path, name):
+    random, folder = np.random.default_rng(0), tmp_path / name
+    for label, low in (("bright", 128), ("dark", 96)):
+        (folder / label).mkdir(parents=True)
+        for i in range(3):
+            pixels = random.integers(low, low + 32, (12, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / label / f"{i}.png")
+    model, out = Small().eval(), tmp_path / "out"
+    evaluate(model, folder, "linf:0.2", "pgd-5", out=out, progress=False)
+    (path,) = (out / "evidence").glob("*.json")
+    files = (tmp_path / "r.html", tmp_path / "r.png")
+    command = [sys.executable, "-c", "from robustzoo.cli import main; main()", "report", path]
+    done = subprocess.run(
+        [*command, "--html", files[0], "--png", files[1], "--data", folder], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "other data?" not in done.stderr, done.stderr
+    assert all(file.stat().st_size for file in files) and "other data?" not in files[0].read_text()
 
 
 def test_files_are_whole_deterministic_and_self_contained(measured, tmp_path):
