@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Of a test run in the background of a script: Ctrl-C, which some tests send, would never arrive.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 _ALLOWED = ("127.", "::1", "localhost")
 
 
