@@ -23,10 +23,11 @@ def write_by(path: str | Path, write: Callable[[Path], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
+        temporary.touch()  # with what the umask gives: some libraries leave a private file, mode 0600
+        mode = (path if path.exists() else temporary).stat().st_mode & 0o777
         write(temporary)
+        temporary.chmod(mode)
         sync(temporary)
-        if path.exists():
-            temporary.chmod(path.stat().st_mode & 0o777)
         temporary.replace(path)
     except OSError as error:
         # Of a full disk it has no name, and nobody gave the temporary one.

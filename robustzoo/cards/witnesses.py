@@ -162,14 +162,8 @@ class Witnesses:
         }
         # One metadata key only: with several, safetensors writes them in an order that varies.
         arrays = {key: np.ascontiguousarray(array) for key, array in tensors.items()}
-
-        def write(place: Path) -> None:
-            place.touch()  # with what the umask gives; save_file leaves a private file, mode 0600
-            usual = place.stat().st_mode & 0o777
-            save_file(arrays, place, metadata={"format": "pt"})  # not `save`: bytes in memory once more
-            place.chmod(usual)
-
-        atomic_files.write_by(path, write)
+        # Not `save`, which has the bytes in memory once more.
+        atomic_files.write_by(path, lambda place: save_file(arrays, place, metadata={"format": "pt"}))
         digest = hashlib.sha256()
         with Path(path).open("rb") as file:
             while block := file.read(1 << 20):

@@ -64,7 +64,8 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> list[Path]:
         try:
             merged.append((name.parent, join([with_witnesses(path) for path in paths], paths)))
         except MergeError as error:
-            strange = sorted(str(path) for other, those in found.items() if other != name for path in those)
+            others = [other for other in found if other != name and other.parent == name.parent]
+            strange = sorted(str(path) for other in others for path in found[other])
             if not strange:
                 raise
             raise MergeError(

@@ -18,7 +18,7 @@ from robustzoo.evaluation.cross_norm import evaluate_threat_models
 from robustzoo.evaluation.curve import evaluate_curve
 from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.merging import merge
+from robustzoo.evaluation.merging import MergeError, merge
 from robustzoo.evaluation.ranks import evaluate_on_rank
 from robustzoo.evaluation.several import folder_of
 from robustzoo.evaluation.sharding import Rank
@@ -137,6 +137,14 @@ def test_shards_of_a_curve_are_merged_point_by_point(linear, curve, tmp_path):
     for shard in ("2/2", "1/2"):
         part = evaluate_curve(*arguments, out=tmp_path / "parts", shard=shard, **OPTIONS)
         assert part.text().startswith(f"PART OF A RESULT: this is shard {shard[0]} of 2")
+    with pytest.raises(MergeError, match=r"shard 2 of 2 is missing") as raised:
+        merge([tmp_path / "parts" / "linf-1_40" / "shard-1-of-2"], tmp_path / "no")
+    assert "other evaluations" not in str(raised.value)
+    aside = (tmp_path / "parts" / "linf-1_20" / "shard-1-of-2").rename(tmp_path / "aside")
+    with pytest.raises(MergeError, match=r"shard 1 of 2 is missing") as raised:
+        merge([tmp_path / "parts"], tmp_path / "no")
+    assert "other evaluations" not in str(raised.value)  # other points are none
+    aside.rename(tmp_path / "parts" / "linf-1_20" / "shard-1-of-2")
     written = merge([tmp_path / "parts"], tmp_path / "whole")
     assert [path.parts[-3] for path in written] == ["linf-1_40", "linf-1_20", "linf-1_10"]
     whole = evaluate_curve(*arguments, out=tmp_path / "whole", **OPTIONS)
