@@ -157,12 +157,13 @@ class Recipe:
 
         `forward_equivalents` counts B as one F and T as three. Derivation, with n attack steps: n (F + B) for
         the attack, and F for the clean softmax of an attack on KL; T for AT and 2 T where the clean images
-        are trained on too (TRADES, ALP, MART, and AT with S2O); AWP's ascent as much again as the training.
+        are trained on too (TRADES, ALP, MART, and AT with S2O); AWP's ascent T for AT, else 2 T.
         `epochs` counts passes over the original training images.
         """
         forwards = self.attack_steps + (self.attack_loss == "kl")
         backwards = self.attack_steps
-        trainings = (1 + (self.loss in PAIRED or "s2o" in self.defences)) * (1 + ("awp" in self.defences))
+        paired = self.loss in PAIRED
+        trainings = 1 + (paired or "s2o" in self.defences) + ("awp" in self.defences) * (1 + paired)
         steps = self.stop_after or self.total_steps
         images, originals = steps * self.batch_size, steps * originals_per_batch(self.science)
         split = self.training_images or DATASETS[self.training_data].train_size
