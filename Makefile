@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all the set-up on a machine with Python 3.10+ and a C++ compiler.
+# `make demo` and `make test` do all the set-up on a machine with Python 3.10+.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

@@ -1,16 +1,13 @@
-"""Processes of a run: rank and size, the device of each, and what a machine needs before DeepSpeed starts."""
+"""Processes of a run: rank and size, the device of each, and how they meet."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-import sys
 import warnings
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TypeVar
 
 import deepspeed
@@ -19,14 +16,6 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 
 T = TypeVar("T")
-
-
-class MissingTool(RuntimeError):
-    """A program that DeepSpeed needs at its first start is not installed."""
-
-
-class NoBuildFolder(RuntimeError):
-    """What DeepSpeed compiles at its first start cannot be kept anywhere."""
 
 
 class PortInUse(RuntimeError):
@@ -91,8 +80,6 @@ def start() -> Processes:
     Without a launcher RANK, WORLD_SIZE and their like are set here: DeepSpeed would ask for mpi4py otherwise.
 
     Raises:
-        MissingTool, NoBuildFolder: no C++ compiler or ninja, or no place for what they make, on a machine
-            without a GPU.
         PortInUse: another run has the launcher's port.
     """
     if "RANK" not in os.environ:
@@ -101,8 +88,7 @@ def start() -> Processes:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu":
-        _check_compiler()
-        _check_build_folder()
+        _leave_out_shared_memory()
         _share_cores()
         device = torch.device("cpu")
     else:
@@ -129,39 +115,13 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _check_compiler() -> None:
-    """DeepSpeed compiles its shared-memory collectives at the first start on Linux without a GPU."""
-    if sys.platform != "linux":
-        return
-    # ninja from pip lies beside the interpreter, which is not on PATH unless the environment was activated.
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    compiler = os.environ.get("CXX", "c++")
-    missing = [tool for tool in (compiler, "ninja") if shutil.which(tool) is None]
-    if missing:
-        raise MissingTool(
-            f"{' and '.join(missing)} not found: on a CPU DeepSpeed compiles its shared-memory communication "
-            "at the first start. Install a C++ compiler (g++ or clang++; CXX names another) and ninja "
-            "(pip install ninja), then start again"
-        )
+def _leave_out_shared_memory() -> None:
+    """Keep DeepSpeed from compiling its shared-memory collectives at the first start on a CPU.
 
-
-def _check_build_folder() -> None:
-    """Make the folder in which torch keeps what is compiled: it would end in a traceback where it cannot."""
-    if sys.platform != "linux":
-        return
-    from torch.utils.cpp_extension import get_default_build_root  # only here: it looks for CUDA, and says so
-
-    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):  # also told by a file system that is mounted read-only
-            pass
-    except OSError as error:
-        raise NoBuildFolder(
-            f"cannot write in {folder}, where DeepSpeed keeps the shared-memory communication that it "
-            f"compiles at the first start: {error}. Set TORCH_EXTENSIONS_DIR to a folder that can be "
-            "written, then start again"
-        ) from error
+    That takes minutes without a word, a C++ compiler and a folder to keep it in, and they serve its inference
+    engine alone: what training averages goes through torch.distributed either way.
+    """
+    deepspeed.ops.__compatible_ops__ = defaultdict(bool)  # read when a process group is made; all False
 
 
 def _share_cores() -> None:

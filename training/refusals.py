@@ -9,7 +9,7 @@ from robustzoo.objectives.objective import ObjectiveError
 from robustzoo.registry import IncompatibleName, RecipeError, UnknownName
 from training.export import ExportError
 from training.launch import LaunchError
-from training.processes import MissingTool, NoBuildFolder, PortInUse, RefusedByRankZero
+from training.processes import PortInUse, RefusedByRankZero
 from training.run_folder import RunFolderError
 
 REFUSALS = (
@@ -21,8 +21,6 @@ REFUSALS = (
     InitialWeightsError,
     LaunchError,
     MissingData,
-    MissingTool,
-    NoBuildFolder,
     ObjectiveError,
     PortInUse,
     RecipeError,

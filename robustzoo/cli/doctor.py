@@ -109,18 +109,15 @@ def abilities(found: dict[str, Any]) -> tuple[dict[str, bool], list[str]]:
     libraries, where = found["libraries"], found["tools"]
     install = []
     if libraries["deepspeed"] is None:
-        install.append("training: pip install 'robustzoo[train]' (DeepSpeed and ninja)")
-    builds = where["compiler"] is not None and where["ninja"] is not None
+        install.append("training: pip install 'robustzoo[train]' (DeepSpeed)")
     if where["compiler"] is None:
-        install.append("training on a CPU and --compile: a C++ compiler (g++ or clang++; CXX names another)")
-    if where["ninja"] is None and libraries["deepspeed"] is not None:
-        install.append("training on a CPU: pip install ninja")
+        install.append("--compile: a C++ compiler (g++ or clang++; CXX names another)")
     if found["gpus"] and where["nvcc"] is None:
         install.append("DeepSpeed's CUDA operations: a CUDA toolkit with nvcc (none of ours needs one)")
-    trains = libraries["deepspeed"] is not None and (builds or bool(found["gpus"]))
+    trains = libraries["deepspeed"] is not None
     able = {
         "load, evaluate, verify": libraries["torch"] is not None and libraries["timm"] is not None,
-        "train on a CPU": libraries["deepspeed"] is not None and builds,
+        "train on a CPU": trains,
         "train on a GPU": trains and bool(found["gpus"]),
         "train in bf16": trains and all(gpu["bf16"] for gpu in found["gpus"]),
         "train with --compile": trains and where["compiler"] is not None,

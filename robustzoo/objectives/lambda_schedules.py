@@ -10,7 +10,8 @@ def _constant(step: int, total_steps: int) -> float:
 
 
 def _linear(step: int, total_steps: int) -> float:
-    return step / total_steps
+    """From 1 / total_steps in the first step to 1 in the last."""
+    return (step + 1) / total_steps
 
 
 def _multistep(step: int, total_steps: int) -> float:

@@ -160,16 +160,18 @@ class Objective:
     ) -> tuple[list[nn.Parameter], list[Tensor]]:
         """The weights that AWP moves, and the gradient of the robust loss for each: one forward and backward.
 
-        The trace is no part of what is climbed (ours; the paper does not combine the two). With several ranks
-        average the gradients first, or their weights part.
+        What is climbed is the loss alone: without S2O, as in its release, and without the trace (ours: the
+        paper does not combine the two). With several ranks average the gradients first, or weights part.
 
         Args:
             model: PixelModel with `features` and `head`; under DeepSpeed `engine.module`'s, never the engine.
             x, x_adv: (B, C, H, W); y: (B,) int64 or (B, K).
         """
         parameters = perturbed_parameters(model)
-        features = model.features(self.inputs(x, x_adv))
-        loss = self.terms(features, model.head(features), y, step=0)["robust"]
+        images = torch.cat((x.to(x_adv.dtype), x_adv)) if self.recipe.loss != "at" else x_adv
+        logits = model.head(model.features(images))
+        g, ga = logits.chunk(2) if self.recipe.loss != "at" else (None, logits)
+        loss = LOSSES[self.recipe.loss](self.recipe, g, ga, y, s2o=False)["robust"]
         return parameters, list(torch.autograd.grad(loss, parameters, materialize_grads=True))
 
     def trh_lambda(self, step: int) -> float:

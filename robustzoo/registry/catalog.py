@@ -322,8 +322,6 @@ def _incompatibility(name: ModelName) -> str | None:
             f"{architecture.key} does not go with {dataset.key} "
             f"({dataset.image_size}x{dataset.image_size} images): {wanted}"
         )
-    if name.loss == "mart" and "s2o" in name.modifiers:
-        return "s2o does not go with mart, which has no clean loss for s2o to share"
     return None
 
 
@@ -342,8 +340,4 @@ def _methods() -> list[str]:
     """Every method that goes together, such as `trades_trh_awp`; defences in the order of their slots."""
     slots = [("", *(f"_{d.key}" for d in DEFENCES.values() if d.slot == slot)) for slot in range(3)]
     endings = ["".join(chosen) or "_base" for chosen in product(*slots)]
-    return [
-        f"{loss}{ending}"
-        for loss, ending in product(LOSSES, endings)
-        if not (loss == "mart" and "_s2o" in ending)
-    ]
+    return [f"{loss}{ending}" for loss, ending in product(LOSSES, endings)]

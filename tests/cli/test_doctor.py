@@ -38,8 +38,8 @@ def test_the_report_of_deepspeed():
         ({"gpus": [GPU]}, "train on a GPU", "train on several GPUs", "nvcc"),
         ({"gpus": [GPU, GPU]}, "train on several GPUs", None, "nvcc"),
         ({"gpus": [GPU | {"bf16": False}]}, "train on a GPU", "train in bf16", "nvcc"),
-        ({"tools": TOOLS | {"ninja": None}}, "load, evaluate, verify", "train on a CPU", "pip install ninja"),
-        ({"tools": TOOLS | {"compiler": None}}, "load, evaluate, verify", "train on a CPU", "a C++ compiler"),
+        ({"tools": TOOLS | {"compiler": None}}, "train on a CPU", "train with --compile", "a C++ compiler"),
+        ({"tools": TOOLS | {"ninja": None}}, "train on a CPU", None, "a GPU"),
         (
             {"libraries": LIBRARIES | {"deepspeed": None}},
             "load, evaluate, verify",

@@ -28,10 +28,11 @@ class FeaturesAndLogits(nn.Module):
 
 
 def step_gradient(made: Recipe, model: PixelModel, x: Tensor, x_adv: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """The gradient of a step's loss for every weight, by name, at a lambda of `trh_lambda`."""
+    """The gradient of a step's loss for every weight, by name, at a lambda of `trh_lambda`. AWP climbs the
+    loss without S2O and without the trace."""
     weights = {name: p.detach().clone().requires_grad_(True) for name, p in model.named_parameters()}
     if made.awp_delta is not None:
-        loss, _ = losses(made, model, weights, x, x_adv, y)
+        loss, _ = losses(made, model, weights, x, x_adv, y, s2o=False)
         gradients = dict(zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True))
         for name in weights:
             if name.endswith("weight") and "norm" not in name:
@@ -45,7 +46,13 @@ def step_gradient(made: Recipe, model: PixelModel, x: Tensor, x_adv: Tensor, y: 
 
 
 def losses(
-    made: Recipe, model: PixelModel, weights: Mapping[str, Tensor], x: Tensor, x_adv: Tensor, y: Tensor
+    made: Recipe,
+    model: PixelModel,
+    weights: Mapping[str, Tensor],
+    x: Tensor,
+    x_adv: Tensor,
+    y: Tensor,
+    s2o: bool = True,
 ) -> tuple[Tensor, Callable[[], Tensor]]:
     """The mean robust loss at `weights`, and what gives the mean trace of its Hessian in the top layer."""
     named = {f"model.{name}": weight for name, weight in weights.items()}
@@ -72,8 +79,13 @@ def losses(
     loss = torch.stack(
         [of_sample(i, g[i], ga[i], made.loss_stop_gradient, g[i].softmax(-1)) for i in samples]
     ).mean()
-    if made.s2o_weight is not None:
+    if made.s2o_weight is not None and s2o:
         ce = torch.stack([-(g if made.loss == "trades" else ga)[i].softmax(-1)[y[i]].log() for i in samples])
+        if made.loss == "mart":  # (1 - alpha) of the boosted cross-entropy: its margin too
+            others = [
+                torch.cat((sa[:k], sa[k + 1 :])) for sa, k in zip(ga.softmax(-1), y.tolist(), strict=True)
+            ]
+            ce = ce + torch.stack([-(1 - rest.amax()).log() for rest in others])
         halves = [second_order(logits, y, made.s2o_diagonal) for logits in (g, ga)]
         loss = loss + made.s2o_weight * (0.5 * sum(halves) - ce.mean())
     return loss, trace

@@ -104,7 +104,7 @@ def test_terms_add_up(loss):
     x, x_adv, y = batch()
     model = TwoLayers()
     base = step_terms(Objective(make_recipe(loss)), model, x, x_adv, y)
-    trh = step_terms(Objective(make_recipe(loss, TRH, trh_schedule="linear")), model, x, x_adv, y, step=50)
+    trh = step_terms(Objective(make_recipe(loss, TRH, trh_schedule="linear")), model, x, x_adv, y, step=49)
     parts = PARTS[loss["loss"]]
     assert base.keys() == {"total", "robust"} | parts
     assert trh.keys() == {"total", "robust", "trace", "trh"} | parts
@@ -117,15 +117,17 @@ def test_terms_add_up(loss):
     torch.testing.assert_close(base["robust"], total)
 
 
-@pytest.mark.parametrize("loss", [AT, TRADES, ALP], ids=lambda loss: loss["loss"])
+@LOSSES
 def test_terms_with_s2o_add_up(loss):
-    """(1 - alpha) CE + alpha S2O, and the loss's second term at its full weight."""
+    """(1 - alpha) CE + alpha S2O, and the loss's second term at its full weight; MART's CE is the boosted."""
     x, x_adv, y = batch()
     terms = step_terms(Objective(make_recipe(loss, S2O)), TwoLayers(), x, x_adv, y)
-    ce = "clean_ce" if loss is TRADES else "adversarial_ce"
-    second = {"trades": "kl", "alp": "pairing"}.get(loss["loss"])
-    assert terms.keys() == {"total", "robust", ce, "s2o"} | ({second} if second else set())
-    expected = 0.7 * terms[ce] + 0.3 * terms["s2o"] + (6.0 * terms[second] if second else 0.0)
+    ce = {"trades": {"clean_ce"}, "mart": {"boosted_ce", "margin"}}.get(loss["loss"], {"adversarial_ce"})
+    second = {"trades": "kl", "alp": "pairing", "mart": "weighted_kl"}.get(loss["loss"])
+    assert terms.keys() == {"total", "robust", "s2o"} | ce | ({second} if second else set())
+    expected = (
+        0.7 * sum(terms[part] for part in ce) + 0.3 * terms["s2o"] + (6.0 * terms[second] if second else 0.0)
+    )
     torch.testing.assert_close(terms["robust"], expected)
     assert terms["s2o"] > 0
 
@@ -154,7 +156,7 @@ def test_terms_are_float32_for_a_half_precision_network(loss):
     ("schedule", "expected"),
     [
         ("constant", {0: 1.0, 9: 1.0, 99: 1.0}),
-        ("linear", {0: 0.0, 25: 0.25, 99: 0.99}),
+        ("linear", {0: 0.01, 24: 0.25, 99: 1.0}),
         ("multistep", {0: 0.01, 9: 0.01, 10: 0.1, 49: 0.1, 50: 1.0, 99: 1.0}),
     ],
 )

@@ -106,10 +106,11 @@ def test_a_direction_that_is_no_number_shows(bad):
 
 
 @pytest.mark.parametrize(
-    "method", ["at_awp", "trades_awp", "alp_awp", "mart_awp", "at_s2o_awp", "trades_trh_awp"]
+    "method",
+    ["at_awp", "trades_awp", "alp_awp", "mart_awp", "at_s2o_awp", "trades_s2o_awp", "trades_trh_awp"],
 )
 def test_the_ascent_is_the_gradient_of_the_robust_loss(method):
-    """Of the loss without the trace, for the weights that move; nothing is left in `grad`."""
+    """Of the loss without S2O and without the trace, for the weights that move; nothing is left in `grad`."""
     torch.manual_seed(0)
     made = recipe(f"vit_micro2.digits_linf.{method}")
     objective, model = Objective(made), pixel_model(made).double()
@@ -120,7 +121,7 @@ def test_the_ascent_is_the_gradient_of_the_robust_loss(method):
     assert [id(p) for p in parameters] == [id(p) for p in perturbed_parameters(model)]
 
     weights = dict(model.named_parameters())
-    loss, _ = losses(made, model, weights, x, x_adv, y)
+    loss, _ = losses(made, model, weights, x, x_adv, y, s2o=False)
     expected = torch.autograd.grad(loss, parameters)
     for ours, theirs in zip(directions, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-14)

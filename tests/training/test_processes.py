@@ -1,14 +1,16 @@
-"""One process without a launcher, decisions of rank 0, and tools that are missing."""
+"""One process without a launcher, decisions of rank 0, and a first start without a compiler."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
+from tests.training.small import AT_TRH, ROOT, small
 from training import processes
-from training.refusals import REFUSALS
 
 
 @pytest.fixture
@@ -32,33 +34,23 @@ def test_rank_zero_decides_or_refuses(group):
         group.decide(refuse)
 
 
-@pytest.mark.parametrize("missing", ["ninja", "c++", "my-compiler"])
-def test_missing_tools_are_named(monkeypatch, missing):
-    found = processes.shutil.which
-    monkeypatch.setenv("CXX", "my-compiler" if missing == "my-compiler" else "c++")
-    monkeypatch.setenv("PATH", os.environ["PATH"])
-    monkeypatch.setattr(processes.sys, "platform", "linux")
-    monkeypatch.setattr(
-        processes.shutil, "which", lambda tool: None if tool == missing else found(tool) or tool
-    )
-    with pytest.raises(processes.MissingTool, match=f"^{missing.replace('+', '[+]')} not found.*ninja"):
-        processes._check_compiler()
-
-
-@pytest.mark.parametrize("name", ["TORCH_EXTENSIONS_DIR", "HOME"])
-def test_no_place_for_what_is_compiled_is_named(monkeypatch, tmp_path, name):
+def test_the_first_start_on_a_cpu_compiles_nothing(subprocess_environment, tmp_path):
+    """No compiler, no ninja and no place to keep anything: minutes of silence, or an end, before."""
     (tmp_path / "file").touch()
-    monkeypatch.setattr(processes.sys, "platform", "linux")
-    for other in ("TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(other, raising=False)
-    monkeypatch.setenv(name, str(tmp_path / "file/deep"))
-    words = f"^cannot write in {tmp_path}/file/deep.*Set TORCH_EXTENSIONS_DIR to a folder that can be written"
-    with pytest.raises(processes.NoBuildFolder, match=words):
-        processes._check_build_folder()
-    assert processes.NoBuildFolder in REFUSALS
-    monkeypatch.setenv(name, str(tmp_path / "new/deep"))
-    processes._check_build_folder()
-    assert (tmp_path / "new/deep").is_dir()
+    nowhere = dict.fromkeys(("TORCH_EXTENSIONS_DIR", "HOME", "XDG_CACHE_HOME"), str(tmp_path / "file/deep"))
+    command = [
+        sys.executable,
+        str(ROOT / "training/train.py"),
+        AT_TRH,
+        *small(2),
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    environment = subprocess_environment | nowhere | {"PATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "run/model/model.safetensors").is_file()
+    assert "ninja" not in done.stdout + done.stderr and "built successfully" not in done.stdout
 
 
 @pytest.mark.parametrize(("given", "threads"), [(None, 2), ("7", 4)])
