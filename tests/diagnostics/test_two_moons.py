@@ -263,8 +263,8 @@ def test_a_file_is_no_folder(tmp_path):
 
 @pytest.mark.slow
 def test_the_top_layers_penalty_halves_the_whole_trace():
-    """With batches of 50 the median trace with Top is at the end at most half of Standard's; the docs have the
-    other batch sizes, where it is more."""
+    """With batches of 50 the median trace with Top is at the end at most half of Standard's; with the other
+    batch sizes of the docs it is more."""
     finals = {setting: [] for setting in SETTINGS}
     for seed in range(5):
         rows = []
