@@ -190,7 +190,10 @@ def _case_2(r: Mapping[str, Any], of: str, name: str) -> tuple[str | float, str]
         ], f"sum of log(1 + x) / (2 beta) over {name}: a variance for each weight{error}"
     share = f"{100 * r[f'share_without_minimum_{of}']:.3g} %"
     capped = f"{r[f'case_2_capped_{of}']:.3g}{error}"
-    return "none", f"over {name}: x <= -1 at {share} of them; {capped} with no variance above sigma0^2"
+    return (
+        "none",
+        f"over {name}: x <= -1 at {share} of those looked at; {capped} with no variance above sigma0^2",
+    )
 
 
 def _linear(r: Mapping[str, Any], of: str) -> str:

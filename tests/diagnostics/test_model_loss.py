@@ -165,6 +165,10 @@ def test_the_linear_form_of_a_weak_prior_holds(holdout):
         assert found[f"linear_form_holds_{of}"] and abs(found[f"x_mean_{of}"]) < 1e-3
         assert found[f"case_1_{of}"] == pytest.approx(found[f"trace_term_{of}"], rel=1e-3)
     assert report(found).count("it does;") == 1 and "it does." in report(found)
+    none = {f"{key}_{of}": None for key in ("case_1", "value_case_1", "case_2") for of in ("top", "all")}
+    holds = {"linear_form_holds_top": False, "linear_form_holds_all": False}
+    assert report(found | none | holds).count("no variance is best") == 2
+    assert "the top layer, it does not; all parameters, it does not." in report(found | none | holds)
 
 
 def test_bad_input(holdout):
