@@ -58,7 +58,7 @@ from robustzoo.evaluation.guards import (
     read_probe,
 )
 from robustzoo.evaluation.identity import identify, state_digest, weights_hash
-from robustzoo.evaluation.journal import Journal, stored_key
+from robustzoo.evaluation.journal import WAY_OUT, Journal, stored_key
 from robustzoo.evaluation.ledger import Ledger
 from robustzoo.evaluation.precision import Forwards, check_precision
 from robustzoo.evaluation.progress import Reporter
@@ -236,7 +236,7 @@ def evaluate(
         fingerprint = machine.fingerprint(device, work.micro_batch_size)
         ledger = Ledger(ids, attacks, work.micro_batch_size, carried)
         with Journal(place, journal_key(terms, weights, fingerprint), restart=restart) as journal:
-            ledger.restore(journal.findings)
+            _restore(ledger, journal)
             journal.findings.clear()  # the ledger has them
             if journal.sessions:
                 reporter.say(
@@ -284,6 +284,16 @@ def evaluate(
         return evidence
 
 
+def _restore(ledger: Ledger, journal: Journal) -> None:
+    try:
+        ledger.restore(journal.findings)
+    except (ValueError, TypeError, LookupError) as error:
+        raise GuardError(
+            f"{journal.path} would be continued, but what it holds is not of this evaluation: {error}. "
+            f"{WAY_OUT}"
+        ) from error
+
+
 def _kept(journal: Journal) -> str:
     return f"what was found is kept in {journal.path}; the same command goes on from there"
 
@@ -295,7 +305,8 @@ def _known_micro_batch(smaller: Evidence | None, finished: Path | None, journal:
     if finished is not None and finished.exists():
         return Evidence.load(finished).doc["micro_batch_size"]
     key = None if journal is None else stored_key(journal)
-    return None if key is None else key["micro_batch_size"]
+    size = None if key is None else key.get("micro_batch_size")
+    return size if isinstance(size, int) and size > 0 else None
 
 
 def _sized(
