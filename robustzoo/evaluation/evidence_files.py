@@ -134,7 +134,7 @@ def with_witnesses(path: Path) -> Evidence:
     except FileNotFoundError as error:
         raise WitnessError(
             f"{path} names the witness file {stated['file']}, which is not beside it: restore it, or measure "
-            "again"
+            "again (restart=True, on the command line --restart)"
         ) from error
     return evidence
 

@@ -288,6 +288,22 @@ def test_an_interrupted_evaluation_goes_on_and_gives_the_same_bytes(linear, tmp_
     assert "sessions" not in expected.doc["run"]
 
 
+def test_a_finished_evaluation_is_read_and_not_computed_again(linear, tmp_path):
+    first, events = run(linear, tmp_path), []
+    before = {path: path.read_bytes() for path in (tmp_path / "evidence").iterdir()}
+    for size in (4, None):
+        again = run(linear, tmp_path, events.append, micro_batch_size=size)
+        assert again.doc == first.doc and len(again.witness_set) == len(first.witness_set)
+        assert "holds this evaluation already, and it was read; restart=True" in events[-1]["text"]
+    assert {path: path.read_bytes() for path in (tmp_path / "evidence").iterdir()} == before
+    events.clear()
+    anew = run(linear, tmp_path, events.append, restart=True)
+    assert anew.deterministic_bytes() == first.deterministic_bytes()
+    assert any(event["event"] == "progress" for event in events)
+    with pytest.raises(GuardError, match="another evaluation"):
+        run(linear, tmp_path, seed=1)
+
+
 def test_a_disk_that_is_full_at_once_leaves_nothing_and_promises_nothing(linear, tmp_path):
     events: list[dict] = []
     with (
