@@ -63,7 +63,7 @@ def brought_entry(name: str) -> Entry:
         return found[name]
     why = [text for text in problems() if name.partition(":")[0] in text]
     raise UnknownName(
-        f"{name!r} is brought by no installed package.{did_you_mean(name, found)}"
+        f"{name[:120]!r} is brought by no installed package.{did_you_mean(name, found)}"
         + (f" Left out: {'; '.join(why)}" if why else f" Packages bring: {', '.join(found) or 'nothing'}.")
     )
 

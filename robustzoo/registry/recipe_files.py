@@ -42,7 +42,7 @@ def read_recipe_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
         ) from error
     except (OSError, ValueError, RecursionError) as error:  # text that is no UTF-8, endless numbers
         raise RecipeError(
-            f"cannot read the recipe file {str(path)!r}: {error}; "
+            f"cannot read the recipe file {str(path)[:120]!r}: {getattr(error, 'strerror', None) or error}; "
             "make one with `robustzoo recipe NAME --json`"
         ) from error
     try:

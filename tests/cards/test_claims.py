@@ -96,7 +96,7 @@ def claims(draw) -> list[Claim]:
     return [first, *more]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(claims())
 def test_round_trip_through_a_card(made):
     text = card(*made)

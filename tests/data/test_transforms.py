@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -77,7 +77,6 @@ def test_crops_cover_every_position():
     assert random_crop(image, 6, 5, 0, 0, 0).size == (5, 6)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
 def test_crop_boxes_lie_inside(height, width, seed, sample):
     top, left, h, w = crop_box(height, width, seed, 5, sample)
