@@ -69,6 +69,7 @@ _KINDS = {
     "threat model": "a threat model such as linf:8/255",
 }
 
+_LONGEST_TEXT = 1000  # characters
 _MANY = 10**9  # more of anything is a slip of the keyboard
 
 # Every science field, in the order in which recipes print them. `Recipe` has the same fields (tested).
@@ -270,7 +271,8 @@ def _read_bool(value: object) -> bool:
 
 
 def _read_text(value: object) -> str:
-    if not isinstance(value, str) or not value:
+    # One printable line: tables and cards show it.
+    if not isinstance(value, str) or not value or not value.isprintable() or len(value) > _LONGEST_TEXT:
         raise TypeError
     return value
 
