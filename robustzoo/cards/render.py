@@ -141,14 +141,17 @@ def _numbers(accuracy: Accuracy) -> list[str]:
 
 
 def recipe_table(recipe: Recipe) -> str:
-    """Every value of the recipe with its meaning and its source, and the digest of them all.
+    """Every value that the recipe states, with its meaning and its source, and the digest of them all.
 
     A value that is the registry's has the registry's source, whatever a folder says; the source of a changed
     one is its author's word.
     """
     registered = make_recipe(recipe.base_name)
     rows = [["value", "", "meaning", "source"]]
+    stated = recipe.stated
     for key, value, source in describe(recipe):
+        if key not in stated:
+            continue
         if getattr(recipe, key) == getattr(registered, key):
             source = registered.sources[key]
         else:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, LOSSES, THREAT_SOURCES, THREATS
-from robustzoo.registry.fields import read_value
+from robustzoo.registry.fields import FIELDS, read_value
 from robustzoo.registry.names import ModelName
 from robustzoo.registry.paper import ARCHITECTURES as PAPER_ARCHITECTURES
 from robustzoo.registry.paper import LOSSES as PAPER_LOSSES
@@ -36,6 +36,14 @@ def compose(name: ModelName) -> tuple[dict[str, Any], dict[str, str]]:
     layers |= _method(name)
     values = {field: read_value(field, value) for field, (value, _) in layers.items()}
     return values, {field: source for field, (_, source) in layers.items()}
+
+
+def neutral(key: str) -> tuple[Any, str] | None:
+    """The value at which a recipe leaves a later field out, and its source; None for any other field."""
+    if not FIELDS[key].later:
+        return None
+    value, source = _unused()[key]
+    return read_value(key, value), source
 
 
 @lru_cache(maxsize=1)

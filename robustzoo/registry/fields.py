@@ -27,6 +27,8 @@ class Field:
         choices: the allowed texts; empty: any.
         optional: None ("none" on the command line) is allowed.
         fixed: given by the model's name, so no override may change it.
+        later: added when digests were already published. At its value in `tables/unused.csv`, which must mean
+            what recipes meant before it, a recipe leaves it out of its digest, document and card.
     """
 
     kind: str
@@ -38,6 +40,7 @@ class Field:
     choices: tuple[str, ...] = ()
     optional: bool = False
     fixed: bool = False
+    later: bool = False
 
     @property
     def expected(self) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from robustzoo.registry.catalog import DATASETS, IncompatibleName, check_compatible
-from robustzoo.registry.composition import compose
+from robustzoo.registry.composition import compose, neutral
 from robustzoo.registry.digests import json_digest
 from robustzoo.registry.fields import FIELDS, RecipeError, read_value, write_value
 from robustzoo.registry.names import UnknownName, parse
@@ -115,30 +115,42 @@ class Recipe:
         """sha256, as 64 hex digits, of the canonical JSON of the science fields."""
         return science_digest(self.science)
 
+    @property
+    def stated(self) -> list[str]:
+        """The fields of its document and card: all but later ones at the value and source that they have by
+        themselves."""
+        return [key for key in FIELDS if (getattr(self, key), self.sources[key]) != neutral(key)]
+
     def to_json(self) -> dict[str, Any]:
         """A document for `json.dumps`; `from_json` gives the same recipe."""
+        stated = self.stated
         return {
             "schema": SCHEMA,
             "name": self.name,
             "base_name": self.base_name,
-            **{key: write_value(value) for key, value in self.science.items()},
-            "sources": {key: self.sources[key] for key in FIELDS},
+            **{key: write_value(getattr(self, key)) for key in stated},
+            "sources": {key: self.sources[key] for key in stated},
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Recipe:
-        """Read a whole document of `to_json`.
+        """Read a whole document of `to_json`; later fields that it leaves out are not used.
 
         Raises:
             RecipeError: an unknown or missing key, another schema, or a value that is not allowed.
         """
         check_keys(document)
-        missing = [key for key in ("schema", "name", "base_name", *FIELDS, "sources") if key not in document]
+        left_out = {key: unused for key in FIELDS if key not in document and (unused := neutral(key))}
+        expected = ("schema", "name", "base_name", *FIELDS, "sources")
+        missing = [key for key in expected if key not in document and key not in left_out]
         if missing:
             raise RecipeError(
                 f"the recipe lacks {', '.join(missing)}: write it with `robustzoo recipe NAME --json`"
             )
-        return cls(**{key: value for key, value in document.items() if key != "schema"})
+        values = {key: value for key, value in document.items() if key not in ("schema", "sources")}
+        values |= {key: value for key, (value, _) in left_out.items()}
+        sources = document["sources"] | {key: source for key, (_, source) in left_out.items()}
+        return cls(**values, sources=sources)
 
     def cost(self) -> dict[str, Any]:
         """What training costs, in network passes: F forward, B backward to the input, T training step.
@@ -188,8 +200,13 @@ def _check_identity(made: Recipe) -> None:
 
 
 def science_digest(science: Mapping[str, Any]) -> str:
-    """sha256 hex of the science fields as JSON with sorted keys and no spaces."""
-    return json_digest({key: write_value(value) for key, value in science.items()})
+    """sha256 hex of the science fields as JSON with sorted keys and no spaces; see `Field.later`."""
+    stated = {
+        key: write_value(value)
+        for key, value in science.items()
+        if (unused := neutral(key)) is None or value != unused[0]
+    }
+    return json_digest(stated)
 
 
 def changed_name(base_name: str, digest: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robustzoo.cards.render import recipe_table
 from robustzoo.registry import (
     IncompatibleName,
     Recipe,
@@ -444,3 +445,35 @@ def test_a_local_initial_file_is_part_of_the_recipe():
     assert made.name != made.base_name
     with pytest.raises(RecipeError, match="init"):
         recipe(DIGITS + "at_trh", {"init": "file:weights.safetensors"})
+
+
+@pytest.fixture
+def later_stop_after(monkeypatch):
+    """`stop_after` as if it had been added after the recipes of today were published."""
+    before = recipe(DIGITS + "at_trh").digest
+    monkeypatch.setitem(FIELDS, "stop_after", dataclasses.replace(FIELDS["stop_after"], later=True))
+    return before
+
+
+def test_a_later_field_that_is_not_used_leaves_documents_and_digests_as_they_were(later_stop_after):
+    made = recipe(DIGITS + "at_trh")
+    document = made.to_json()
+    assert "stop_after" not in document and "stop_after" not in document["sources"]
+    assert made.digest == science_digest({k: v for k, v in made.science.items() if k != "stop_after"})
+    assert made.digest != later_stop_after
+    again = Recipe.from_json(document)
+    assert again == made and again.sources == made.sources and again.to_json() == document
+    assert "| `stop_after`" not in recipe_table(made) and ("stop_after", "none") in {
+        row[:2] for row in describe(made)
+    }
+
+
+def test_a_later_field_in_use_is_stated(later_stop_after, tmp_path):
+    made = recipe(DIGITS + "at_trh", {"stop_after": 20})
+    assert made.to_json()["stop_after"] == 20 and made.digest == science_digest(made.science)
+    assert made.name != made.base_name and "| `stop_after`" in recipe_table(made)
+    assert Recipe.from_json(made.to_json()) == made
+    back = recipe(DIGITS + "at_trh")
+    back = dataclasses.replace(back, sources=back.sources | {"stop_after": "asked for"})
+    assert back == Recipe.from_json(back.to_json()) and back.to_json()["stop_after"] is None
+    assert back.digest == recipe(DIGITS + "at_trh").digest
