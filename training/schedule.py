@@ -8,11 +8,12 @@ from robustzoo.registry import Recipe
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """Learning rate of optimizer step `step` (0 is the first): linear warm-up, then half a cosine to zero.
+    """Learning rate of optimizer step `step` (0 is the first): linear warm-up, then a decay to zero.
 
     Step t < warmup_steps has base_lr (t + 1) / warmup_steps, so that no step is lost on a rate of zero. After
-    that base_lr (1 + cos(pi u)) / 2 with u = (t - warmup_steps) / (total_steps - warmup_steps), which would
-    reach zero at t = total_steps, the step after the last. Shape and warm-up length: the recipe's sources.
+    that base_lr (1 + cos(pi u)) / 2 (cosine) or base_lr (1 - u) (linear, so that the whole is one cycle) with
+    u = (t - warmup_steps) / (total_steps - warmup_steps), which would reach zero at t = total_steps, the step
+    after the last. Shape and warm-up length: the recipe's sources.
 
     Raises:
         ValueError: step outside [0, total_steps).
@@ -22,6 +23,8 @@ def learning_rate(recipe: Recipe, step: int) -> float:
     if step < recipe.warmup_steps:
         return recipe.base_lr * (step + 1) / recipe.warmup_steps
     progress = (step - recipe.warmup_steps) / (recipe.total_steps - recipe.warmup_steps)
+    if recipe.lr_schedule == "linear":
+        return recipe.base_lr * (1.0 - progress)
     return recipe.base_lr * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 

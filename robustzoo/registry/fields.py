@@ -106,13 +106,16 @@ FIELDS: dict[str, Field] = {
     "optimizer": Field("text", "optimizer; weight decay is coupled in both", choices=("sgd", "adam")),
     "base_lr": Field("float", "learning rate after warm-up", above=0),
     "momentum": Field("float", "momentum of sgd, first beta of adam", low=0, below=1),
-    "lr_schedule": Field("text", "decay to 0 after warm-up", choices=("cosine",)),
+    "lr_schedule": Field(
+        "text", "decay to 0 after warm-up; linear after linear is one cycle", choices=("cosine", "linear")
+    ),
     "l2_reg": Field("float", "coefficient of |theta|^2 without TrH", low=0),
     "gradient_clipping": Field("float", "largest global gradient norm; 0: no clipping", low=0),
     "augmentation": Field(
         "text",
-        "fb: flip and random brightness; crop: random resized crop and flip",
-        choices=("none", "fb", "crop"),
+        "fb: flip and random brightness; crop: random resized crop and flip; shift: flip, and crop of the "
+        "image with 4 pixels of zeros around it",
+        choices=("none", "fb", "crop", "shift"),
     ),
     "brightness": Field("float", "range of the additive brightness, pixels in [0, 1]", low=0, high=1),
     "cutmix": Field("bool", "pairs of images are cut and mixed, and their labels with them"),
