@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from robustzoo.cli.json_errors import is_message, message_of, report_error
+from robustzoo.cli.say import say_error
+from robustzoo.printable import printable
 from robustzoo.unfailing_stream import keep_messages_from_failing
 
 INTERRUPTED = 128 + 2  # the signal's number is 2
@@ -61,8 +63,11 @@ class _LazyGroup(click.Group):
         """As click, but that Ctrl-C ends with the shells' 130: click's 1 is "refuted" here."""
         try:
             return super().invoke(ctx)
+        except click.ClickException as error:
+            error.message = printable(error.message)  # arguments may be names that a shell found
+            raise
         except KeyboardInterrupt:
-            click.echo("robustzoo: interrupted", err=True)
+            say_error("interrupted")
             sys.exit(INTERRUPTED)
 
 
@@ -97,7 +102,7 @@ def main() -> None:
     except Exception as error:
         if not is_message(error):
             raise
-        click.echo(f"robustzoo: {_of_stdout(error) or message_of(error)}", err=True)
+        say_error(_of_stdout(error) or message_of(error))
         sys.exit(2)
 
 
