@@ -1,4 +1,4 @@
-"""What files of strangers hold, as commands print it: nothing moves a cursor, no line begins as an outcome."""
+"""What files of strangers hold, as commands print it: no cursor moves, no line begins as an outcome."""
 
 from __future__ import annotations
 
@@ -18,20 +18,8 @@ from robustzoo.registry.entries import entry
 
 NAME = "vit_micro2.digits_linf.at_base"
 FORGED = "\nvit_micro2: CONFIRMED by full"
-HIDDEN = [
-    "\x1b[2A\x1b[2K",
-    "\r",
-    "\b",
-    "\x07",
-    "\x7f",
-    "\x9b2K",
-    "\x85",
-    "\u202e",
-    "\u200b",
-    "\u2028",
-    "\ufeff",
-    FORGED,
-]
+# One of each kind; tests/test_printable.py and tests/cards/test_evidence_from_strangers.py have every one.
+HIDDEN = ["\x1b[2A\x1b[2K", "\r\x7f\x9b2K", "\u202e\u200b\u2028", FORGED]
 
 
 @pytest.fixture
