@@ -40,9 +40,12 @@ def read_bytes(path: str | Path, limit: int) -> bytes:
     except ValueError as error:  # a NUL in the name
         raise UnfitFile(path, f"no file can have this name ({error})") from error
     with os.fdopen(handle, "rb") as stream:
-        _check(path, os.fstat(handle), limit)
-        content = stream.read(limit + 1)
-    if len(content) > limit:  # it grew
+        found = os.fstat(handle)
+        _check(path, found, limit)
+        content = stream.read(found.st_size + 1)  # makes room for as much at once, so not for the limit
+        while len(content) <= limit and (more := stream.read(2**20)):  # it grows
+            content += more
+    if len(content) > limit:
         raise UnfitFile(path, _too_large(len(content), limit), errno.EFBIG)
     return content
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Sequence
 from importlib.resources import files
@@ -76,12 +77,18 @@ def measured_on(evidence: Evidence) -> str:
     broken = sum(counts["broken_by"].values())
     return (
         f"`{protocol['name']}` at {threat(evidence.threat_model)}: {_plural(counts['n'], 'image')} "
-        f"({dataset['id']}, {dataset['split']} split, subset `{dataset['subset']}`), seed {doc['seed']}, "
-        f"{evidence.arithmetic} on {doc['run']['device']}, micro-batch {doc['micro_batch_size']}. "
+        f"({_text(dataset['id'])}, {dataset['split']} split, subset `{dataset['subset']}`), "
+        f"seed {doc['seed']}, {evidence.arithmetic} on {_text(doc['run']['device'])}, "
+        f"micro-batch {doc['micro_batch_size']}. "
         "The attacks run in the order shown, each on what still stands; "
         f"they broke {broken} of the {counts['clean_correct']} images that were classified correctly.\n"
         f"Pixel digest `{dataset['digest']}`, protocol digest `{protocol['digest']}`."
     )
+
+
+def _text(value: str) -> str:
+    """A value of the Evidence in a sentence: no HTML, no table."""
+    return html.escape(value, quote=False).replace("|", "\\|")
 
 
 def best_known(found: BestKnown) -> str:
@@ -89,8 +96,9 @@ def best_known(found: BestKnown) -> str:
     names = " and ".join(f"`{name}`" for name in found.protocols)
     accuracy = found.accuracy
     return (
-        f"**Best known robust accuracy** at {threat(found.threat_model)} on these images ({found.subset}): "
-        f"{accuracy.correct} of {accuracy.n}, {accuracy.percent} (95 % interval {accuracy.interval}). That "
+        f"**Best known robust accuracy** at {threat(found.threat_model)} on these images "
+        f"({_text(found.subset)}): {accuracy.correct} of {accuracy.n}, {accuracy.percent} "
+        f"(95 % interval {accuracy.interval}). That "
         f"is what {names} leave together. It is an upper bound like each of them, and the number of no "
         "single protocol: compare it with no AutoAttack result."
     )

@@ -19,7 +19,7 @@ _COLUMNS = ("correct / n", "percentage", "95 % interval")
 _BROKEN = re.compile(r"they broke (\d+) of the (\d+) ")
 # Each part ends where its last character first comes: no line takes long.
 _IMAGES = re.compile(
-    r"^`([^`\n]+)` at [^:\n]*: (\d+) images? \([^()\n]*, subset `[^`\n]+`\), seed (\d+)", re.MULTILINE
+    r"^`([^`\n]+)` at [^:\n]*: (\d+) images? \([^\n]*, subset `[^`\n]+`\), seed (\d+)", re.MULTILINE
 )
 _TOLERANCE = re.compile(r"A count may be off by (\d+(?: or \d+)*) images")
 _WEIGHTS = re.compile(r"sha256 of `model\.safetensors`: `([^`]*)`")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robustzoo import atomic_files
+from robustzoo.untrusted_files import read_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -186,7 +187,7 @@ class Witnesses:
         import numpy as np
 
         try:
-            content = Path(path).read_bytes()
+            content = read_bytes(path, _LARGEST_FILE)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -221,6 +222,7 @@ class Witnesses:
         return witnesses
 
 
+_LARGEST_FILE = 2**36  # bytes, of 100,000 float32 images of 224 pixels
 _NEXT_STEP = "restore the file, or make it again with `robustzoo evaluate`"
 
 

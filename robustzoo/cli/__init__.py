@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from robustzoo.cli.json_errors import message_of, passes_through, report_error
+from robustzoo.cli.say import say_error
+from robustzoo.printable import printable
 from robustzoo.unfailing_stream import keep_messages_from_failing
 
 INTERRUPTED = 128 + 2  # the signal's number is 2
@@ -78,10 +80,13 @@ class _LazyGroup(click.Group):
         nobody foresaw: click's 1 is "refuted" here."""
         try:
             return super().invoke(ctx)
+        except click.ClickException as error:
+            error.message = printable(error.message)  # arguments may be names that a shell found
+            raise
         except EOFError as error:
             raise RuntimeError("the standard input has ended") from error
         except KeyboardInterrupt:
-            click.echo("robustzoo: interrupted", err=True)
+            say_error("interrupted")
             sys.exit(INTERRUPTED)
 
 
@@ -116,7 +121,7 @@ def main() -> None:
     except Exception as error:
         if passes_through(error):
             raise
-        click.echo(f"robustzoo: {_of_stdout(error) or message_of(error)}", err=True)
+        say_error(_of_stdout(error) or message_of(error))
         sys.exit(2)
 
 

@@ -7,6 +7,7 @@ import json
 import click
 
 from robustzoo.cli.json_errors import JsonErrors
+from robustzoo.cli.say import say
 
 
 @click.command(cls=JsonErrors)
@@ -22,7 +23,7 @@ def compare(a: str, b: str, as_json: bool) -> None:
     from robustzoo.evaluation.comparison import compare as run
 
     result = run(stored_evidence(a), stored_evidence(b))
-    click.echo(json.dumps(result.to_json(), indent=1) if as_json else result.text())
+    say(json.dumps(result.to_json(), indent=1) if as_json else result.text())
 
 
 def stored_evidence(place: str):

@@ -10,6 +10,7 @@ from robustzoo.cli.json_errors import JsonErrors
 from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import attacked_model
 from robustzoo.cli.own_output import own_output
+from robustzoo.cli.say import say
 
 
 @click.command(cls=JsonErrors)
@@ -50,4 +51,4 @@ def crosscheck(model: str, attacks: str, data: str | None, as_json: bool, **opti
             name=loaded.name,
             **options,
         )
-    click.echo(json.dumps(result.to_json(), indent=1) if as_json else result.text())
+    say(json.dumps(result.to_json(), indent=1) if as_json else result.text())

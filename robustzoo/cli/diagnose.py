@@ -11,6 +11,7 @@ import click
 from robustzoo.cli.before_torch import FiniteRange, check_data_root, recipe_of
 from robustzoo.cli.masking import masking
 from robustzoo.cli.options import FileToWrite, data_root, seed, together
+from robustzoo.cli.say import say
 
 if TYPE_CHECKING:
     from robustzoo.diagnostics.bound import Prior
@@ -151,7 +152,7 @@ def bound(
         tau=tau,
         sub_gaussian=sub_gaussian,
     )
-    click.echo(json.dumps(found, indent=1) if as_json else report(found))
+    say(json.dumps(found, indent=1) if as_json else report(found))
 
 
 def _prior(
@@ -233,18 +234,16 @@ def hessian(
     names = [name for name, p in parameters.items() if not weights_only or p.ndim > 1]
     whole = LossHessian(loss, parameters, names)
     rows = layer_table(whole, probes=probes, seed=seed, exact_up_to=exact_up_to, eigenvalues=eigenvalues)
-    click.echo(
-        f"{loaded.name}: loss {loaded.recipe.loss} = {whole.loss.item():.6g} on {len(points.y)} images"
-    )
-    click.echo(_table([list(COLUMNS), *[[_cell(row[key]) for key in COLUMNS] for row in rows]]))
+    say(f"{loaded.name}: loss {loaded.recipe.loss} = {whole.loss.item():.6g} on {len(points.y)} images")
+    say(_table([list(COLUMNS), *[[_cell(row[key]) for key in COLUMNS] for row in rows]]))
     top = top_layer_trace(loaded, points, stop_gradient=stop_gradient)
     without = " (of the loss without S2O's term)" if "s2o" in loaded.recipe.defences else ""
-    click.echo(f"top-layer weight, closed form: trace {top:.6g}{without}")
+    say(f"top-layer weight, closed form: trace {top:.6g}{without}")
     if out is not None:
-        click.echo(f"wrote {write_csv(out, COLUMNS, rows)}")
+        say(f"wrote {write_csv(out, COLUMNS, rows)}")
     if spectrum is not None:
         nodes = spectrum_table(whole, seed=seed, exact_up_to=exact_up_to)
-        click.echo(f"wrote {write_csv(spectrum, SPECTRUM_COLUMNS, nodes)}")
+        say(f"wrote {write_csv(spectrum, SPECTRUM_COLUMNS, nodes)}")
 
 
 def _cell(value: object) -> str:
@@ -298,10 +297,10 @@ def two_moons(
         epochs=epochs,
         probes=probes,
         workers=workers,
-        on_seed=lambda seed: click.echo(f"seed {seed} done", err=True),
+        on_seed=lambda seed: say(f"seed {seed} done", err=True),
     )
-    click.echo(summary(rows))
-    click.echo(f"wrote {out}")
+    say(summary(rows))
+    say(f"wrote {out}")
 
 
 @diagnose.command("lambda-sweep")
@@ -335,6 +334,6 @@ def lambda_sweep(
         steps=steps,
         seed=seed,
         resume=resume,
-        say=click.echo,
+        say=say,
     )
-    click.echo(f"wrote {out}")
+    say(f"wrote {out}")

@@ -15,6 +15,8 @@ from typing import Any
 
 import click
 
+from robustzoo.cli.say import say
+
 LIBRARIES = ("robustzoo", "torch", "torchvision", "timm", "deepspeed", "safetensors", "numpy", "ninja")
 SECONDS = 180  # longest wait for DeepSpeed's own report, which imports torch twice
 # "fused_adam ............. [NO] ....... [OKAY]", colours taken out: name, installed, compatible.
@@ -27,7 +29,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 def doctor(as_json: bool) -> None:
     """Report what this machine can run: compiler, CUDA, DeepSpeed's operations, memory, versions."""
     found = examine()
-    click.echo(json.dumps(found, indent=1) if as_json else page(found))
+    say(json.dumps(found, indent=1) if as_json else page(found))
 
 
 def examine() -> dict[str, Any]:

@@ -12,6 +12,7 @@ from robustzoo.cli.json_errors import JsonErrors
 from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import seed, workers
 from robustzoo.cli.own_output import own_output
+from robustzoo.cli.say import say
 
 
 @click.command(cls=JsonErrors)
@@ -133,4 +134,4 @@ def evaluate(
         return
     document = found.to_json() if several else found.doc
     text = found.text() if several else report(found)
-    click.echo(json.dumps(document, indent=1, sort_keys=True) if as_json else text)
+    say(json.dumps(document, indent=1, sort_keys=True) if as_json else text)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from robustzoo.cli.say import say
+
 
 @click.group()
 def evidence() -> None:
@@ -26,4 +28,4 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
     from robustzoo.evaluation.report import report
 
     for path in run(folders, out):
-        click.echo(f"wrote {path}\n\n{report(with_witnesses(path))}")
+        say(f"wrote {path}\n\n{report(with_witnesses(path))}")

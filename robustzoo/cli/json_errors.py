@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 
 import click
 
+from robustzoo.cli.say import say
+
 BAD_INPUT = 2
 DEBUG = "ROBUSTZOO_DEBUG"
 
@@ -83,5 +85,5 @@ def error_document(error: Exception) -> dict[str, Any]:
 
 def report_error(error: Exception) -> NoReturn:
     """Print the error as JSON and leave."""
-    click.echo(json.dumps(error_document(error), indent=1))
+    say(json.dumps(error_document(error), indent=1))
     raise SystemExit(BAD_INPUT)

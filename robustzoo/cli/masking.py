@@ -10,6 +10,7 @@ from robustzoo.cli.json_errors import JsonErrors
 from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import attacked_model
 from robustzoo.cli.own_output import own_output
+from robustzoo.cli.say import say
 
 
 @click.command(cls=JsonErrors)
@@ -33,4 +34,4 @@ def masking(model: str, data: str | None, as_json: bool, **options) -> None:
             name=loaded.name,
             **options,
         )
-    click.echo(json.dumps(found.to_json(), indent=1) if as_json else found.text())
+    say(json.dumps(found.to_json(), indent=1) if as_json else found.text())

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from robustzoo.cli.say import say
 from robustzoo.hub.names import refuse_unpublished, registered_entry
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def _imported(file: Path) -> Any:
     """The file as a module, under the name that worker processes can import it by."""
     if not file.is_file():
         raise ModelArgumentError(f"there is no file {file}; expected FILE.py:FUNCTION")
-    click.echo(f"running {file}: what it does, it does with your rights", err=True)
+    say(f"running {file}: what it does, it does with your rights", err=True)
     folder, stem = str(file.resolve().parent), file.stem
     if not stem.isidentifier():
         raise ModelArgumentError(f"{file} cannot be imported: {stem!r} is no name of Python; rename the file")

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 
-import click
-
+from robustzoo.cli.say import say
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.grid import SILVER, TOP, Cell, cells, tallies
 from robustzoo.registry.paper import LOSSES, published_cell
@@ -22,13 +21,11 @@ def show_results(pattern: str | None, *, as_json: bool) -> None:
     chosen = [cell for cell in cells() if pattern is None or fnmatchcase(cell.name, pattern)]
     if as_json:
         records = [asdict(cell) | {"standard_error_percent": cell.standard_error} for cell in chosen]
-        click.echo(json.dumps(records, indent=1))
+        say(json.dumps(records, indent=1))
     elif not chosen:
-        click.echo(
-            f"no result of the paper has a name like {pattern!r}; `robustzoo ls --paper` shows all 120"
-        )
+        say(f"no result of the paper has a name like {pattern!r}; `robustzoo ls --paper` shows all 120")
     else:
-        click.echo(_page(chosen, whole=pattern is None))
+        say(_page(chosen, whole=pattern is None))
 
 
 def _page(chosen: Sequence[Cell], *, whole: bool) -> str:

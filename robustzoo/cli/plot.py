@@ -11,6 +11,7 @@ import click
 
 from robustzoo import atomic_files
 from robustzoo.cli.options import FileToWrite
+from robustzoo.cli.say import say
 
 Record = dict[str, Any]
 
@@ -33,7 +34,7 @@ def plot(run: Path, out: Path | None) -> None:
     records, title = read_log(run), _title(run)
     out = run / "curves.png" if out is None else out
     draw(records, title, out)
-    click.echo(f"{out}: {len(records)} records, steps {records[0]['step']} to {records[-1]['step']}")
+    say(f"{out}: {len(records)} records, steps {records[0]['step']} to {records[-1]['step']}")
 
 
 def read_log(run: Path) -> list[Record]:

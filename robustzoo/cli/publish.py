@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from robustzoo.cli.say import say
+
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -15,7 +17,7 @@ def card(folder: Path) -> None:
     """Write FOLDER/README.md, the card, from the folder's recipe and evidence."""
     from robustzoo.hub.publish import write_card
 
-    click.echo(f"wrote {write_card(folder)}")
+    say(f"wrote {write_card(folder)}")
 
 
 @click.command()
@@ -28,4 +30,4 @@ def publish(folder: Path) -> None:
     from robustzoo.hub.publish import publish_bundled
 
     item = publish_bundled(folder)
-    click.echo(f"published {item.name} as bundled weights, sha256 {item.weights.sha256}")
+    say(f"published {item.name} as bundled weights, sha256 {item.weights.sha256}")

@@ -10,6 +10,7 @@ import click
 
 from robustzoo.cli.json_errors import JsonErrors
 from robustzoo.cli.options import FileToWrite, data_root
+from robustzoo.cli.say import say
 
 if TYPE_CHECKING:
     from robustzoo.cards.evidence import Evidence
@@ -51,9 +52,9 @@ def report(
 
     document, path, others = _open(evidence)
     if as_json:
-        click.echo(json.dumps(_numbers(document, others), indent=1))
+        say(json.dumps(_numbers(document, others), indent=1))
     else:
-        click.echo(text(document, details=True, others=others))
+        say(text(document, details=True, others=others))
     if html_file is None and png_file is None:
         return
     from robustzoo.atomic_files import write_bytes, write_text
@@ -65,13 +66,13 @@ def report(
     figure = png(document, shown)
     notes = [] if note is None else [note]
     for line in notes:
-        click.echo(f"note: {line}", err=True)
+        say(f"note: {line}", err=True)
     if png_file is not None:
         write_bytes(png_file, figure)
-        click.echo(f"wrote {png_file}", err=True)
+        say(f"wrote {png_file}", err=True)
     if html_file is not None:
         write_text(html_file, html(document, figure, notes, others))
-        click.echo(f"wrote {html_file}", err=True)
+        say(f"wrote {html_file}", err=True)
 
 
 def _open(place: str) -> tuple[Evidence, Path, list[Evidence]]:
@@ -88,7 +89,7 @@ def _open(place: str) -> tuple[Evidence, Path, list[Evidence]]:
     files = {document.deterministic_bytes(): path for document, path in evidence_documents(folder)}
     main, *others = all_evidence(folder)
     if others:
-        click.echo(
+        say(
             f"the main one of {len(others) + 1} Evidence; others: "
             + ", ".join(
                 sorted(path.name for path in files.values() if path != files[main.deterministic_bytes()])

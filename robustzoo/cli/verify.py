@@ -13,6 +13,7 @@ import click
 from robustzoo.cli.json_errors import BAD_INPUT, JsonErrors, error_document, message_of, passes_through
 from robustzoo.cli.models import refuse_unknown
 from robustzoo.cli.options import workers
+from robustzoo.cli.say import say, say_error
 
 if TYPE_CHECKING:
     from robustzoo.evaluation.verification import VerificationReport
@@ -82,7 +83,7 @@ def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> No
                 rows.append(("error", name if len(name) <= 80 else f"{name[:77]}..."))
                 codes.add(BAD_INPUT)
                 if not as_json:
-                    click.echo(f"robustzoo: {message_of(error)}", err=True)
+                    say_error(message_of(error))
         if as_json:
             alone = len(documents) == 1 and BAD_INPUT in codes
             _say(json.dumps(documents[0] if alone else documents, indent=1))
@@ -90,7 +91,7 @@ def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> No
             _say("\n".join(f"{outcome:<14} {name}" for outcome, name in rows))
     except OSError as failure:  # of the standard output: a full disk, a reader that went away
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - so that nothing is flushed again at the exit
-        click.echo(f"robustzoo: the report cannot be written: {failure.strerror or failure}", err=True)
+        say_error(f"the report cannot be written: {failure.strerror or failure}")
         codes.add(BAD_INPUT)
     # Bad input outranks refuted, then not comparable, then inconclusive.
     sys.exit(next((code for code in (BAD_INPUT, 1, 4, 3) if code in codes), 0))
@@ -111,5 +112,5 @@ def _attempt(name: str, options: dict[str, Any]) -> tuple[VerificationReport | N
 
 def _say(text: str) -> None:
     """Write to the standard output at once, so that a failure shows here."""
-    click.echo(text)
+    say(text)
     sys.stdout.flush()

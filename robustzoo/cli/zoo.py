@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from robustzoo.cli.say import say
+from robustzoo.printable import one_line
 from robustzoo.registry import entry, list_models
 from robustzoo.registry import recipe as make_recipe
 from robustzoo.registry.catalog import THREATS
@@ -19,19 +23,20 @@ from robustzoo.registry.pinned import pin_problem
 
 NOTHING = 1  # exit code, as of grep
 
+if TYPE_CHECKING:
+    from robustzoo.cards.evidence import Evidence
+
 
 def _numbers(recipe_name: str, weights: Weights | None) -> dict[str, str]:
     """Clean and robust accuracy of published weights, read from the evidence beside them; none, and a word on
     stderr, where the folder is not the pinned one, so that no other model's numbers stand under the name."""
-    from robustzoo.cards.published import main_evidence
-
     folder = weights.folder if weights else None
     if folder is not None and folder.is_dir():
         problem = pin_problem(recipe_name, weights, folder)
         if problem is not None:
-            click.echo(f"no numbers of {recipe_name}: {problem}", err=True)
+            say(f"no numbers of {recipe_name}: {problem}", err=True)
             folder = None
-    evidence = None if folder is None else main_evidence(folder, validate=False)
+    evidence = None if folder is None or weights is None else _stated(recipe_name, weights, folder)
     if evidence is None:
         return {"clean": "", "robust": "", "protocol": ""}
     clean, robust = evidence.clean_accuracy, evidence.robust_accuracy
@@ -42,11 +47,44 @@ def _numbers(recipe_name: str, weights: Weights | None) -> dict[str, str]:
     }
 
 
+def _stated(recipe_name: str, weights: Weights, folder: Path) -> Evidence | None:
+    """The main evidence of a folder, after a quick look at what it is about; None, and a word on stderr,
+    where that is not the name's own: other weights, other images, or no evidence at all."""
+    from robustzoo.cards.catalog_images import images_problem
+    from robustzoo.cards.evidence import EvidenceError
+    from robustzoo.cards.published import main_evidence
+
+    try:
+        evidence = main_evidence(folder, validate=False)
+        if evidence is None:
+            return None
+        doc, dataset = evidence.doc, parse(recipe_name.partition("+")[0]).dataset
+        problem = images_problem(doc)
+        if (doc["dataset"]["id"], doc["dataset"]["split"]) != (dataset, "test"):
+            problem = f"its evidence is about {doc['dataset']['id']} {doc['dataset']['split']}"
+        elif doc["model"]["sha256"] != weights.sha256:
+            problem = "its evidence is about other weights"
+        elif not evidence.robust_accuracy.n == evidence.clean_accuracy.n == len(doc["dataset"]["indices"]):
+            problem = "its evidence has counts of other images"
+        elif not isinstance(doc["protocol"]["name"], str):
+            problem = "its evidence is malformed"
+    except EvidenceError as error:
+        problem = str(error)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # not validated: that takes long
+        problem = "its evidence is malformed"
+    if problem is None:
+        return evidence
+    say(f"no numbers of {recipe_name}: {one_line(problem)}", err=True)
+    return None
+
+
 def _table(rows: list[list[str]]) -> str:
+    rows = [[one_line(cell) for cell in row] for row in rows]
     # A cell wider than any model name moves its own row only.
     widths = [min(max(len(row[i]) for row in rows), 48) for i in range(len(rows[0]))]
     return "\n".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows
+        "  ".join(one_line(cell).ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     )
 
 
@@ -85,19 +123,19 @@ def ls(pattern: str | None, published: bool, paper: bool, as_json: bool) -> None
     locked, others = read_lock(), brought()
     records = [_record(name, locked, others) for name in list_models(pattern, published_only=published)]
     for problem in problems():
-        click.echo(f"left out, from another package: {problem}", err=True)
+        say(f"left out, from another package: {one_line(problem)}", err=True)
     if as_json:
-        click.echo(json.dumps(records, indent=1))
+        say(json.dumps(records, indent=1))
         sys.exit(0 if records else NOTHING)
     if not records:
         what = "no weights are published" if pattern is None else f"no model matches {pattern!r}"
-        click.echo(f"{what}; `robustzoo ls` shows all {len(list_models())} names")
+        say(f"{what}; `robustzoo ls` shows all {len(list_models())} names")
         sys.exit(NOTHING)
     keys = ["name", "threat_model", "weights", "clean", "robust", "protocol"]
     if any(r["recipe"] != r["name"] for r in records):
         keys.insert(1, "recipe")
     records.sort(key=lambda r: (r["weights"] == "recipe only", r["name"]))
-    click.echo(_table([[k.replace("_", " ") for k in keys], *[[r[k] for k in keys] for r in records]]))
+    say(_table([[k.replace("_", " ") for k in keys], *[[r[k] for k in keys] for r in records]]))
 
 
 @click.command()
@@ -122,7 +160,7 @@ def show(name: str, as_json: bool) -> None:
         "train": training_command(item.recipe, item.name),
     }
     if as_json:
-        click.echo(json.dumps(record, indent=1))
+        say(json.dumps(record, indent=1))
         return
     record["changed"] = ", ".join(record["changed"])
     if weights is None:
@@ -133,7 +171,7 @@ def show(name: str, as_json: bool) -> None:
         record["load"] = f'robustzoo.load("{item.name}")'
         record["verify"] = f"robustzoo verify {item.name}"
     width = max(map(len, record))
-    click.echo("\n".join(f"{k.replace('_', ' '):<{width}}  {v}" for k, v in record.items() if v))
+    say("\n".join(f"{k.replace('_', ' '):<{width}}  {one_line(str(v))}" for k, v in record.items() if v))
 
 
 @click.command()
@@ -149,12 +187,12 @@ def recipe(name: str, assignments: tuple[str, ...], as_json: bool) -> None:
     """
     chosen = make_recipe(name, parse_assignments(assignments))
     if as_json:
-        click.echo(json.dumps(chosen.to_json(), indent=1))
+        say(json.dumps(chosen.to_json(), indent=1))
         return
-    click.echo(f"{chosen.name}  (digest {chosen.digest[:16]})\n")
-    click.echo(_table([["value", "", "source"], *[[k, str(v), s] for k, v, s in describe(chosen)]]))
+    say(f"{chosen.name}  (digest {chosen.digest[:16]})\n")
+    say(_table([["value", "", "source"], *[[k, str(v), s] for k, v, s in describe(chosen)]]))
     for key, value, was in changes(chosen):
-        click.echo(f"\nchanged from {chosen.base_name}: {key}={value} (was {was})")
-    click.echo(f"\nthe paper: {paper_result(chosen)}")
-    click.echo("\ncost")
-    click.echo("\n".join(f"  {k.replace('_', ' ')}: {v}" for k, v in chosen.cost().items()))
+        say(f"\nchanged from {chosen.base_name}: {key}={value} (was {was})")
+    say(f"\nthe paper: {paper_result(chosen)}")
+    say("\ncost")
+    say("\n".join(f"  {k.replace('_', ' ')}: {v}" for k, v in chosen.cost().items()))

@@ -10,6 +10,7 @@ from typing import Any
 
 from robustzoo.attacks.protocols import ProtocolError
 from robustzoo.attacks.protocols import protocol as make_protocol
+from robustzoo.cards.catalog_images import images_problem
 from robustzoo.cards.claims import TERMS, Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.data import ImageDataset, evaluation_subset, open_data, pixel_digest
@@ -26,6 +27,8 @@ def card_differences(claim: Claim, evidence: Evidence, model: PixelModel) -> dic
         differences["model_name"] = (claim.model_name, model.name)
     if doc["dataset"]["num_classes"] != model.head.out_features:
         differences["num_classes"] = (doc["dataset"]["num_classes"], model.head.out_features)
+    if (images := images_problem(doc)) is not None:
+        differences["images"] = (f"{doc['dataset']['id']} {doc['dataset']['subset']}", images)
     if doc["model"]["sha256"] is None:
         differences["weights sha256"] = ("the weights in the folder", "not stated in the Evidence")
     if not differences and (other := protocol_difference(evidence)) is not None:

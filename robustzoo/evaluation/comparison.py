@@ -13,6 +13,7 @@ from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.cards.paired import Paired
 from robustzoo.cards.published import all_evidence
+from robustzoo.printable import one_line
 
 
 class ComparisonError(ValueError):
@@ -61,7 +62,7 @@ class Comparison:
             lines.append(
                 f"note: the attacks of A drew with seed {doc['seed']}, those of B with {self.b.doc['seed']}"
             )
-        return "\n".join(lines)
+        return "\n".join(map(one_line, lines))
 
     def _verdict(self) -> str:
         if self.robust.p_value >= 0.05:

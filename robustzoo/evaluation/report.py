@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from robustzoo.cards.best_known import best_known
+from robustzoo.cards.catalog_images import images_problem
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.evaluation.masking import masking_signs
 from robustzoo.evaluation.per_class import chosen, per_class
 from robustzoo.evaluation.progress import duration
+from robustzoo.printable import one_line
 
 
 def report(evidence: Evidence, *, details: bool = False, others: Sequence[Evidence] = ()) -> str:
@@ -39,6 +41,8 @@ def report(evidence: Evidence, *, details: bool = False, others: Sequence[Eviden
         broken = counts["broken_by"].get(member["attack"], 0)
         left -= broken
         lines.append(f"{member['attack']:<12}{broken:>8}{left:>18}")
+    if (images := images_problem(doc)) is not None:
+        lines.append(f"flag: these are not the images of that name: {images}")
     signs = masking_signs(evidence, others)
     lines += [f"flag: {sign}" for sign in signs]
     lines += _best_known(evidence, others)
@@ -47,7 +51,7 @@ def report(evidence: Evidence, *, details: bool = False, others: Sequence[Eviden
             lines.append("no sign of gradient masking in these counts")
         lines += ["", *_classes(evidence)]
     lines += ["", _witnesses(doc), _cost(doc), _machine(evidence)]
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))
 
 
 def _best_known(evidence: Evidence, others: Sequence[Evidence]) -> list[str]:

@@ -13,6 +13,7 @@ from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.evaluation.per_class import per_class
 from robustzoo.evaluation.pictures import Picture
+from robustzoo.printable import one_line
 
 # Classes beyond which bars become too thin to label.
 _BARS = 20
@@ -30,8 +31,8 @@ def png(evidence: Evidence, pictures: Sequence[Picture]) -> bytes:
         f"{doc['model']['name']}, {evidence.threat_model}, {doc['protocol']['name']}: {doc['counts']['n']} "
         f"images of {doc['dataset']['id']} {doc['dataset']['split']}"
     )
-    # A folder's name may hold $, which is no formula, and bytes that are no text.
-    parts[0].suptitle(title.encode("utf-8", "replace").decode(), fontsize=11, parse_math=False)
+    # A folder's name may hold $, which is no formula.
+    parts[0].suptitle(one_line(title), fontsize=11, parse_math=False)
     grid = parts[0].subplots(2, 2)
     _stages(grid[0, 0], evidence)
     _iterations(grid[0, 1], evidence)

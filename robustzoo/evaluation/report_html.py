@@ -11,6 +11,7 @@ from robustzoo.evaluation.masking import masking_signs
 from robustzoo.evaluation.per_class import per_class
 from robustzoo.evaluation.report import report
 from robustzoo.evaluation.report_figure import stages
+from robustzoo.printable import one_line
 
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:68rem;margin:2rem auto;padding:0 1rem;color:#222}"
@@ -29,21 +30,22 @@ def html(evidence: Evidence, figure: bytes, notes: Iterable[str], others: Sequen
         others: as in `report`.
     """
     doc = evidence.doc
-    title = f"{doc['model']['name']} under {evidence.threat_model}"
+    title = one_line(f"{doc['model']['name']} under {evidence.threat_model}")
+    images = f"{doc['dataset']['id']} {doc['dataset']['split']}, {doc['dataset']['subset']}"
     after = [[name, f"{a.correct} / {a.n}", a.percent, a.interval] for name, a in stages(evidence)]
     classes = [
         [str(r.label), str(r.clean.n), r.clean.percent, r.robust.percent, r.robust.interval]
         for r in per_class(evidence)
     ]
     image = base64.b64encode(figure).decode("ascii")
-    flags = [f'<p class="flag">{escape(sign)}</p>' for sign in masking_signs(evidence, others)]
+    flags = [f'<p class="flag">{escape(one_line(sign))}</p>' for sign in masking_signs(evidence, others)]
     body = [
         f"<h1>{escape(title)}</h1>",
-        f"<p>Protocol {escape(doc['protocol']['name'])}; {escape(doc['dataset']['id'])} "
-        f"{escape(doc['dataset']['split'])}, {escape(doc['dataset']['subset'])}: {doc['counts']['n']} "
-        "images. Robust accuracy under a fixed set of attacks is an upper bound on the true value.</p>",
+        f"<p>Protocol {escape(one_line(doc['protocol']['name']))}; {escape(one_line(images))}: "
+        f"{doc['counts']['n']} images. Robust accuracy under a fixed set of attacks is an upper bound "
+        "on the true value.</p>",
         *flags,
-        *(f"<p>{escape(note)}</p>" for note in notes),
+        *(f"<p>{escape(one_line(note))}</p>" for note in notes),
         f'<img alt="accuracy after each attack, iterations, classes, perturbations" '
         f'src="data:image/png;base64,{image}">',
         "<h2>After each attack</h2>",
@@ -64,5 +66,7 @@ def html(evidence: Evidence, figure: bytes, notes: Iterable[str], others: Sequen
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = ["<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in header) + "</tr>"]
-    lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+    lines += [
+        "<tr>" + "".join(f"<td>{escape(one_line(cell))}</td>" for cell in row) + "</tr>" for row in rows
+    ]
     return "<table>" + "\n".join(lines) + "</table>"

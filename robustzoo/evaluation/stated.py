@@ -7,11 +7,13 @@ from pathlib import Path
 
 from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.metadata import LARGEST_CARD
 from robustzoo.cards.published import evidence_files
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.evaluation.judging import plural
 from robustzoo.evaluation.verification_report import VerificationError
 from robustzoo.models.folder import verify_sha256
+from robustzoo.untrusted_files import read_text
 
 
 def card_text(folder: Path, card: str | Path | None) -> str:
@@ -34,7 +36,7 @@ def card_text(folder: Path, card: str | Path | None) -> str:
             "--card FILE",
         )
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path, LARGEST_CARD)
     except (OSError, UnicodeDecodeError) as error:
         raise CardError(
             f"the card {path} cannot be read as UTF-8 text: {error}",

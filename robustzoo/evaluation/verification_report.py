@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from robustzoo.cards.claims import Claim
+from robustzoo.printable import one_line
 
 HOLDS, REFUTED, NOT_TESTED = "holds", "refuted", "not tested"
 # Outcome -> exit code, the gravest first: a report on several claims has the outcome of the gravest.
@@ -78,7 +79,7 @@ class ClaimReport:
                 else "  machine: same fingerprint as the evidence's, so equal runs give equal counts"
             )
         lines.append(f"  outcome: {self.outcome}")
-        return "\n".join(lines)
+        return "\n".join(map(one_line, lines))  # no name or value of a file begins a line of its own
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON; the claim as its own fields, the threat model as text."""
@@ -139,6 +140,7 @@ class VerificationReport:
         if any(report.outcome == "not comparable" for report in self.claims):
             lines.pop()
         lines += [f"note: {note}" for note in self.notes]
+        lines = [one_line(line) for line in lines]
         lines += [report.text() for report in self.claims]
         if self.exit_code == EXIT_CODES["inconclusive"] and self.outcome == "consistent":
             lines.append("confirmation was required, and replay cannot give it: use mode spot or full")

@@ -6,19 +6,25 @@ import shutil
 from pathlib import Path
 
 from robustzoo import atomic_files
+from robustzoo.cards.catalog_images import images_problem
 from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.lint import lint_card
+from robustzoo.cards.metadata import LARGEST_CARD
 from robustzoo.cards.model_names import public_name
-from robustzoo.cards.published import all_evidence, evidence_files
+from robustzoo.cards.published import all_evidence, covers, evidence_files
 from robustzoo.cards.render import render_card
 from robustzoo.cards.rendered import split_notes, with_notes
 from robustzoo.cards.witnesses import Witnesses
-from robustzoo.evaluation.comparability import protocol_difference
+from robustzoo.data import load_dataset
+from robustzoo.data.datasets import WITHOUT_FILES
+from robustzoo.data.image_dataset import SPLITS
+from robustzoo.evaluation.comparability import data_differences, protocol_difference
 from robustzoo.models.folder import read_folder, read_license, read_recipe
 from robustzoo.registry import entries
 from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.entries import Entry, Weights, published
+from robustzoo.untrusted_files import read_text
 
 # Bundled models travel in the wheel (docs/decisions.md, "Lock entry").
 MAX_BUNDLED_BYTES = 6_000_000
@@ -33,7 +39,8 @@ def card_text(folder: str | Path, name: str | None = None) -> str:
             stands for other weights.
 
     Raises:
-        CardError: no evidence in the folder, evidence of other weights, or a card that fails the lint.
+        CardError: no evidence in the folder, evidence of other weights, or of other images than it names,
+            or a card that fails the lint.
         WitnessError: a witness file that is not the one its evidence names.
     """
     folder = Path(folder)
@@ -64,6 +71,7 @@ def card_text(folder: str | Path, name: str | None = None) -> str:
                 f"verify the claim; delete that file from {folder / 'evidence'} and run "
                 f"`robustzoo evaluate {folder}` again"
             )
+        _check_images(folder, evidence)
     _check_witnesses(folder)
     name = name or public_name(recipe.name, sha256)
     text = render_card(recipe, documents, sha256, read_license(folder), name=name)
@@ -88,8 +96,9 @@ def publish_bundled(folder: str | Path) -> Entry:
     """Copy a folder with its evidence and card into the package of this checkout, and lock its weights.
 
     Raises:
-        CardError: a recipe that was changed (it has no registry name), too many bytes, a folder of the
-            checkout in which nothing can be written, or as `card_text`.
+        CardError: a recipe that was changed (it has no registry name), evidence that says less than what is
+            published now, too many bytes, a folder of the checkout in which nothing can be written, or as
+            `card_text`.
         OSError: a file could not be written after all; card, lock and folder are those of before.
     """
     folder = Path(folder)
@@ -103,6 +112,8 @@ def publish_bundled(folder: str | Path) -> Entry:
     if not cards.is_dir():
         raise CardError(f"{_PACKAGE} is not inside a checkout of robustzoo (no {cards}); publish from one")
     read_folder(folder)  # the weights load, and give the logits they were written with
+    target = _PACKAGE / "bundled" / recipe.name
+    _check_publishable(folder, target, recipe.dataset)
     text = card_text(folder, recipe.name)
     files = _files_to_publish(folder)
     size = sum(path.stat().st_size for path in files)
@@ -111,7 +122,6 @@ def publish_bundled(folder: str | Path) -> Entry:
             f"{folder}: {size:,} bytes; bundled models have at most {MAX_BUNDLED_BYTES:,}. "
             "Larger ones belong on the Hub, and publishing there is not part of this version"
         )
-    target = _PACKAGE / "bundled" / recipe.name
     card = cards / f"{recipe.name}.md"
     others = [other for other in published() if other.name != recipe.name]
     for place in (target.parent, cards, entries.LOCK_FILE.parent):
@@ -147,6 +157,53 @@ def _put_in_place(staging: Path, target: Path, card: Path, text: str, locked: li
         raise
 
 
+def _check_images(folder: Path, evidence: Evidence) -> None:
+    """Raise CardError for Evidence that carries a catalog dataset's name and is not about its images."""
+    doc = evidence.doc
+    key, split = doc["dataset"]["id"], doc["dataset"]["split"]
+    problem = images_problem(doc)
+    if problem is None and key in WITHOUT_FILES and split in SPLITS:
+        found = data_differences(evidence, load_dataset(key, split=split), [])
+        problem = "; ".join(
+            f"its {name}: {there}, {key} {split}: {here}" for name, (there, here) in found.items()
+        )
+    if problem:
+        raise CardError(
+            f"{folder}: the {doc['protocol']['name']} evidence is not about the images that it names: "
+            f"{problem}. Move that file out of {folder / 'evidence'} and run `robustzoo evaluate {folder}` "
+            "again"
+        )
+
+
+def _check_publishable(folder: Path, target: Path, dataset: str) -> None:
+    """Raise CardError where people could not verify what is published, or where it would say less of the
+    model than what is there: under each threat model all images of before, and attacks as strong."""
+    documents = all_evidence(folder)
+    for evidence in documents:
+        key, split = evidence.doc["dataset"]["id"], evidence.doc["dataset"]["split"]
+        if (key, split) != (dataset, "test"):
+            raise CardError(
+                f"{folder}: the {evidence.doc['protocol']['name']} evidence is about {key} {split}; what is "
+                f"published is about {dataset} test alone. Move that file out of {folder / 'evidence'}"
+            )
+    for old in all_evidence(target):
+        if not any(covers(new, old) for new in documents):
+            raise CardError(
+                f"{folder}: publishing would replace {_measured(old)} by less: "
+                f"{', '.join(map(_measured, documents)) or 'nothing'}. Expected the same images (or more) "
+                f"and the same attacks (or aa-standard): run `robustzoo evaluate {folder}` so, or delete "
+                f"{target / 'evidence'} first if it was wrong"
+            )
+
+
+def _measured(evidence: Evidence) -> str:
+    doc = evidence.doc
+    return (
+        f"{doc['protocol']['name']} at {evidence.threat_model} on {doc['counts']['n']} images "
+        f"({doc['dataset']['subset']})"
+    )
+
+
 def _check_witnesses(folder: Path) -> None:
     """Read what witness files are there. Raises WitnessError where one is not what its evidence says."""
     for path in evidence_files(folder):
@@ -174,7 +231,7 @@ def _notes(card: Path) -> str:
     if not card.is_file():
         return ""
     try:
-        return split_notes(card.read_text(encoding="utf-8"))[1]
+        return split_notes(read_text(card, LARGEST_CARD))[1]
     except (OSError, UnicodeDecodeError) as error:
         raise CardError(
             f"{card}: the card that is there cannot be read ({error}); move it away, then write it anew"

