@@ -22,7 +22,7 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import are_progress_bars_disabled
 
 FILES = ("model.safetensors", "config.json", "README.md")
-PATTERNS = [*FILES, "evidence/*"]
+PATTERNS = [*FILES, "evidence/*", "open_clip_config.json"]
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

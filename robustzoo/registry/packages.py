@@ -136,7 +136,7 @@ def _folder(package: str) -> Path:
 def _rows(folder: Path) -> list[Any]:
     try:
         document = json.loads((folder / LIST).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ZooPackageError(f"{folder / LIST}: {error}") from error
     if (
         not isinstance(document, dict)
