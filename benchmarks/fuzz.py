@@ -1,4 +1,4 @@
-"""Every reader of what people bring, driven with random and mutated inputs: no foreign exception may come out.
+"""Every reader of what people bring, driven with random and mutated inputs: it may raise only our own errors.
 
     python benchmarks/fuzz.py [--inputs 40000] [--seed 0] [--kind NAME ...]
 

@@ -23,8 +23,8 @@ def inputs(fuzz, tmp_path_factory):
     return fuzz.Inputs(tmp_path_factory.mktemp("fuzz"))
 
 
-KINDS = """names threats overrides recipe_files lock_files zoo_lists journals witness_files evidence_files cards
-configs headers dataset_folders"""
+KINDS = """names threats overrides recipe_files lock_files zoo_lists journals witness_files evidence_files
+cards configs headers dataset_folders"""
 
 
 @pytest.mark.parametrize("kind", KINDS.split())

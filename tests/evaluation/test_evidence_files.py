@@ -61,6 +61,13 @@ def test_other_hand_picked_images_are_another_evaluation(model, tmp_path):
         run(model, tmp_path, indices=[0, 2])
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+def test_a_link_to_nowhere_in_the_place_of_the_folder_is_refused(model, tmp_path):
+    (tmp_path / "evidence").symlink_to(tmp_path / "evidence")
+    with pytest.raises(GuardError, match="evidence is a link that leads nowhere"):
+        run(model, tmp_path)
+
+
 def test_folders_whose_names_differ_in_other_letters_alone_have_files_of_their_own():
     places = {_path(Path("out"), "pgd-2", f"Bilder {letter}", "test", "all") for letter in "äöü漢字"}
     places |= {_path(Path("out"), "pgd-2", "x" * 250 + letter, "test", "all") for letter in "ab"}
