@@ -273,7 +273,7 @@ def fetch_in_a_process(commit: str, **environment: str) -> subprocess.CompletedP
         env=os.environ | {"PYTHONPATH": str(Path(robustzoo.__file__).parents[1])} | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1200,
     )
 
 
