@@ -282,13 +282,18 @@ def run(kinds: list[str], inputs: int, seed: int) -> dict[str, Counter[str]]:
     found: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
     with tempfile.TemporaryDirectory() as folder:
         made = Inputs(Path(folder))
-        for kind in kinds:
+        for kind, counts in found.items():
             for i in range(inputs):
                 result = outcome(getattr(made, kind), f"{kind}-{seed}-{i}")
                 if result not in ("accepted", "refused"):
                     print(f"  {kind}-{seed}-{i}: {result}", flush=True)
                     result = "faults"
-                found[kind][result] += 1
+                counts[result] += 1
+            print(
+                f"{kind:<16} {counts['accepted']:>6} accepted {counts['refused']:>6} refused "
+                f"{counts['faults']:>4} faults",
+                flush=True,
+            )
     return found
 
 
@@ -306,11 +311,6 @@ def main() -> None:
             getattr(Inputs(Path(folder)), kinds[0])(Draw(given.only))
         return
     found = run(kinds, -(-given.inputs // len(kinds)), given.seed)
-    for kind, counts in found.items():
-        print(
-            f"{kind:<16} {counts['accepted']:>6} accepted {counts['refused']:>6} refused "
-            f"{counts['faults']:>4} faults"
-        )
     faults = sum(counts["faults"] for counts in found.values())
     print(f"{sum(c.total() for c in found.values())} inputs, {faults} faults")
     sys.exit(bool(faults))
