@@ -160,7 +160,11 @@ def why_unwritable(folder: Path) -> str | None:
     some file systems say that they are writable and are not, and leaves nothing behind."""
     import tempfile  # only here, as above
 
+    if "\0" in str(folder):
+        return "no path holds a null byte"
     try:
+        if folder.is_symlink() and not folder.exists():
+            return f"{folder} is a link that leads nowhere"
         place = nearest_existing(folder)
         if not place.is_dir():
             return f"{place} is a file"

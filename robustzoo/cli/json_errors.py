@@ -62,7 +62,10 @@ def message_of(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror is not None and not ours:
         where = "" if error.filename is None else f" {error.filename}"
         return f"the system refused{where}: {error.strerror}. Make it possible, or name another place"
-    if isinstance(error, MemoryError):
+    # torch has a class of its own for a GPU's memory, and a bare RuntimeError for the machine's.
+    if isinstance(error, MemoryError) or any(
+        word in repr(error) for word in ("OutOfMemory", "allocate memory")
+    ):
         return "the memory of this machine does not suffice. Give smaller data, or a smaller --micro-batch"
     if not _is_foreseen(error):
         told = " ".join(str(error).split())[:300]

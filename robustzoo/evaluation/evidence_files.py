@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from robustzoo.evaluation.guards import GuardError
 
 # Terms that an Evidence states only where they are not the rule.
 _OPTIONAL = ("search", "smaller_epsilons", "shard")
+_LONGEST_STEM = 150  # characters; file systems take 255 bytes
 _WAYS_OUT = "choose another folder (out=..., on the command line --out DIR), or delete"
 
 
@@ -65,7 +67,10 @@ def place_of(evidence: Evidence, out: Path) -> Path:
 
 def _path(out: Path, protocol: str, *dataset: str) -> Path:
     stem = f"{protocol}.{'-'.join(dataset)}"
-    return out / "evidence" / f"{re.sub(r'[^A-Za-z0-9._+-]', '_', stem)}.json"
+    name = re.sub(r"[^A-Za-z0-9._+-]", "_", stem)[:_LONGEST_STEM]
+    if name != stem:  # two folders whose names differ in other letters alone must not share a file
+        name = f"{name}.{hashlib.sha256(stem.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
+    return out / "evidence" / f"{name}.json"
 
 
 def refuse_to_replace(path: Path, terms: dict[str, Any]) -> None:

@@ -330,6 +330,8 @@ def _check_tolerance(tolerance: int | None, claims: list[Claim]) -> None:
 
 def _check_log(path: Path) -> None:
     """Refuse a log that cannot be appended to, before anything is computed."""
+    if "\0" in str(path):
+        raise VerificationError(f"log is {str(path)[:80]!r}, which cannot be a file: it holds a null byte")
     try:
         parent, exists, folder = path.parent.is_dir(), path.exists(), path.is_dir()
     except (OSError, ValueError) as error:

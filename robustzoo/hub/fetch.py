@@ -22,7 +22,7 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import are_progress_bars_disabled
 
 FILES = ("model.safetensors", "config.json", "README.md")
-PATTERNS = [*FILES, "evidence/*"]
+PATTERNS = [*FILES, "evidence/*", "open_clip_config.json"]
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -98,6 +98,8 @@ def fetch_folder(
         pass  # nothing, or not all of it, is cached
     except HFValidationError as error:
         raise HubError(f"{repo[:80]} is no Hub repository: {error}") from error
+    except ValueError as error:  # of a path that can be none
+        raise HubError(f"the cache {str(cache_dir)[:80]!r} cannot be read: {error}") from error
     offline = "local_files_only is set" if local_files_only else None
     if constants.HF_HUB_OFFLINE:
         offline = offline or "HF_HUB_OFFLINE is set"

@@ -63,7 +63,7 @@ def _is_ours(folder: Path) -> bool:
     """Whether config.json has our block; a damaged one is left to its reader."""
     try:
         config = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and "robustzoo" in config
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def timm_model(name: str, shown: str | None = None, *, pretrained: bool = True) 
 
 def timm_folder(folder: Path, shown: str) -> ForeignModel:
     """The model of a folder in timm's layout (config.json, model.safetensors). Raises: ForeignModelError."""
+    _refuse_other_layout(folder, shown)
     for file in ("config.json", "model.safetensors"):
         if not (folder / file).is_file():
             raise ForeignModelError(
@@ -65,6 +67,31 @@ def timm_folder(folder: Path, shown: str) -> ForeignModel:
                 "model.safetensors (other formats can run code when they are read, so none is tried)"
             )
     return timm_model(f"local-dir:{folder}", shown)
+
+
+def _refuse_other_layout(folder: Path, shown: str) -> None:
+    """Name the libraries whose repositories are often taken for timm's."""
+    factory = "write a factory that loads it there and returns its logits, and name it as FILE.py:FUNCTION"
+    if (folder / "open_clip_config.json").is_file():
+        raise ForeignModelError(
+            f"{shown} is in the layout of open_clip: an encoder of images and texts, without classes of its "
+            f"own; {factory}, for example a zero-shot classifier"
+        )
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return  # absent or damaged: said elsewhere
+    if isinstance(config, dict) and "architecture" not in config:
+        if "model_type" in config or "architectures" in config:
+            of = str(config.get("architectures") or config.get("model_type"))[:80]
+            raise ForeignModelError(
+                f"{shown} is in the layout of transformers ({of!r}), not of timm; {factory}: "
+                "lambda: a module whose forward gives AutoModelForImageClassification(pixels).logits"
+            )
+        raise ForeignModelError(
+            f"{shown} has a config.json that names no architecture of timm; expected timm's layout, or "
+            f"{factory}"
+        )
 
 
 def fold(network: nn.Module, shown: str) -> ForeignModel:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from robustzoo.models.adaptation import METHODS, AdaptationError, resample_kernel, resize_position_embedding
 from robustzoo.models.jax_checkpoint import JaxCheckpointError, read_jax_checkpoint
+from robustzoo.models.weights_file import FolderError, refuse_pointer
 
 NEW_STD = 0.02  # truncated normal of a new head or projection, its bias zero; source: ours
 UNPINNED = "unpinned"
@@ -111,8 +112,9 @@ def _read_file(path: Path) -> dict[str, Tensor]:
             "the original JAX release"
         )
     try:
+        refuse_pointer(file)
         return read_jax_checkpoint(file) if file.suffix == ".npz" else load_file(file)
-    except JaxCheckpointError as error:
+    except (JaxCheckpointError, FolderError) as error:
         raise InitialWeightsError(f"--init {error}") from error
     except (safetensors.SafetensorError, OSError) as error:
         raise InitialWeightsError(
@@ -133,6 +135,14 @@ def _fill(
     whole = {name: tensor.dtype for name, tensor in weights.items() if not tensor.is_floating_point()}
     _refuse(
         origin, [f"{name} holds {dtype}, not floating-point numbers" for name, dtype in sorted(whole.items())]
+    )
+    eighths = {name: tensor.dtype for name, tensor in weights.items() if tensor.dtype.itemsize < 2}
+    _refuse(
+        origin,
+        [
+            f"{name} holds {dtype}, quantised numbers without their scales"
+            for name, dtype in sorted(eighths.items())
+        ],
     )
     bad = sorted(name for name, tensor in weights.items() if not tensor.isfinite().all())
     _refuse(origin, [f"{name} has values that are not finite" for name in bad])

@@ -16,6 +16,7 @@ from robustzoo.registry.digests import sha256_file
 
 METADATA = {"format": "pt"}  # timm and transformers refuse a file whose metadata lacks it
 _AGAIN = "take the original again"
+_POINTER = b"version https://git-lfs.github.com/spec/"
 _LARGEST_HEADER = 8 * 2**20  # bytes; ViT-L/16 needs 30 kB
 
 
@@ -35,6 +36,17 @@ def require_file(path: Path) -> None:
         )
 
 
+def refuse_pointer(path: Path) -> None:
+    """Raises FolderError where a file is what Git LFS leaves in the place of one that it has not fetched."""
+    with path.open("rb") as stream:
+        start = stream.read(len(_POINTER))
+    if start == _POINTER:
+        raise FolderError(
+            f"{path} is a pointer of Git LFS, not the weights: run `git lfs install` and `git lfs pull` in "
+            "its repository, or download the file itself"
+        )
+
+
 def verify_sha256(
     path: str | Path, expected: str, *, expected_bytes: int | None = None, next_step: str = _AGAIN
 ) -> None:
@@ -47,6 +59,7 @@ def verify_sha256(
     path = Path(path)
     if not path.is_file():
         raise FolderError(f"{path} does not exist; {next_step}")
+    refuse_pointer(path)
     found, size = sha256_file(path), path.stat().st_size
     if found == expected.lower():
         return
@@ -115,6 +128,7 @@ _DTYPES = {"F64": "torch.float64", "F32": "torch.float32", "F16": "torch.float16
 def _read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Tensor name -> (dtype, shape), after checking the file size against the header."""
     require_file(path)
+    refuse_pointer(path)
     size = path.stat().st_size
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")

@@ -144,7 +144,7 @@ def read_lock(path: str | os.PathLike[str] | None = None) -> dict[str, Weights]:
     file = LOCK_FILE if path is None else Path(path)
     try:
         document = json.loads(read_text(file, _LARGEST_LOCK))
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # no UTF-8, no JSON, endless numbers
         raise LockError(
             f"cannot read the lock file {file}: {error}; restore it from the repository"
         ) from error

@@ -153,7 +153,7 @@ def _folder(package: str) -> Path:
 def _rows(folder: Path) -> list[Any]:
     try:
         document = json.loads(read_text(folder / LIST, _LARGEST_LIST))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ZooPackageError(f"{folder / LIST}: {error}") from error
     if (
         not isinstance(document, dict)

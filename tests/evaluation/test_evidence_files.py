@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from robustzoo.cards import Evidence
 from robustzoo.evaluation import evaluator
 from robustzoo.evaluation.evaluator import evaluate
-from robustzoo.evaluation.evidence_files import reserved
+from robustzoo.evaluation.evidence_files import _path, reserved
 from robustzoo.evaluation.guards import GuardError
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -60,7 +61,21 @@ def test_other_hand_picked_images_are_another_evaluation(model, tmp_path):
         run(model, tmp_path, indices=[0, 2])
 
 
-def test_the_same_evaluation_replaces_its_result_and_a_damaged_file_does_not_go_unseen(model, tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+def test_a_link_to_nowhere_in_the_place_of_the_folder_is_refused(model, tmp_path):
+    (tmp_path / "evidence").symlink_to(tmp_path / "evidence")
+    with pytest.raises(GuardError, match="evidence is a link that leads nowhere"):
+        run(model, tmp_path)
+
+
+def test_folders_whose_names_differ_in_other_letters_alone_have_files_of_their_own():
+    places = {_path(Path("out"), "pgd-2", f"Bilder {letter}", "test", "all") for letter in "äöü漢字"}
+    places |= {_path(Path("out"), "pgd-2", "x" * 250 + letter, "test", "all") for letter in "ab"}
+    assert len(places) == 7 and all(len(place.name) < 200 for place in places)
+    assert _path(Path("out"), "pgd-2", "digits", "test", "all").name == "pgd-2.digits-test-all.json"
+
+
+def test_the_same_evaluation_keeps_its_result_and_a_damaged_file_does_not_go_unseen(model, tmp_path):
     first = run(model, tmp_path)
     assert run(model, tmp_path).deterministic_bytes() == first.deterministic_bytes()
     (path,) = (tmp_path / "evidence").glob("*.json")

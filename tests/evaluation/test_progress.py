@@ -40,7 +40,7 @@ def test_a_log_is_never_silent_for_long(monkeypatch):
     stream = io.StringIO()
     with Reporter(True, stream) as reporter:
         reporter.update("apgd-t", 3, 64)
-        for _ in range(6000):  # a guard against hanging alone
+        for _ in range(60_000):  # a guard against hanging alone
             if stream.getvalue().count("apgd-t: 3/64 (nothing finished for ") >= 2:
                 break
             time.sleep(0.01)

@@ -62,7 +62,7 @@ def test_a_script_without_the_main_guard_is_told_and_runs_nothing_twice(tmp_path
         "print('went on')\n"
     )
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=1200
     )
     assert done.returncode == 1 and done.stdout == ""
     assert "WorkerError: this process is a worker of an evaluation" in done.stderr
@@ -80,7 +80,7 @@ def test_a_script_on_standard_input_is_told_to_become_a_file(tmp_path):
         "    robustzoo.evaluate(model, data, 'linf:0.1', 'pgd-2', workers=2, progress=False)\n"
     )
     done = subprocess.run(
-        [sys.executable], input=script, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable], input=script, cwd=tmp_path, capture_output=True, text=True, timeout=1200
     )
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
@@ -261,7 +261,7 @@ def test_the_calling_process_computes_with_one_thread(tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "2"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1200,
     )
     assert done.stdout.strip() == "{0}", done.stderr
 

@@ -169,6 +169,12 @@ def test_no_connection(pinned, tmp_path, point_client_at, capsys, monkeypatch, l
     assert "about 20 s; HF_HUB_OFFLINE=1 fails at once" in capsys.readouterr().err
 
 
+def test_a_cache_that_can_be_no_folder(no_request):
+    with pytest.raises(HubError, match=r"the cache 'a.*' cannot be read: embedded null byte"):
+        fetch_folder(REPO, COMMIT, cache_dir="a\0b", local_files_only=True)
+    assert not no_request
+
+
 def test_no_such_repository(hub, tmp_path):
     with pytest.raises(HubError, match=r"has no repository someone/else(.|\n)*HF_TOKEN"):
         fetch_folder("someone/else", COMMIT, cache_dir=tmp_path)
@@ -267,7 +273,7 @@ def fetch_in_a_process(commit: str, **environment: str) -> subprocess.CompletedP
         env=os.environ | {"PYTHONPATH": str(Path(robustzoo.__file__).parents[1])} | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1200,
     )
 
 

@@ -16,7 +16,7 @@ from robustzoo.evaluation.identity import identify
 from robustzoo.hub.fetch import HubError
 from robustzoo.hub.foreign import load_repository, pin
 from robustzoo.models import PixelRangeError
-from robustzoo.models.foreign import ForeignModelError, fold, timm_model
+from robustzoo.models.foreign import ForeignModelError, fold, timm_folder, timm_model
 
 TIMM_REPO, ARCHITECTURE = "someone/a-robust-network", "test_resnet"
 
@@ -98,6 +98,25 @@ def test_a_repository_without_safetensors(server):
     (server.folder / "model.safetensors").rename(server.folder / "pytorch_model.bin")
     with pytest.raises(ForeignModelError, match=r"has no model.safetensors; expected .* timm's layout"):
         load_repository(f"hf-hub:{TIMM_REPO}@{COMMIT}")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        (
+            "config.json",
+            {"model_type": "vit", "architectures": ["ViTForImageClassification"]},
+            "of transformers",
+        ),
+        ("open_clip_config.json", {"model_cfg": {}}, "of open_clip"),
+        ("config.json", {"a": 1}, "names no architecture of timm"),
+    ],
+    ids=["transformers", "open_clip", "other"],
+)
+def test_layouts_of_other_libraries_are_named(tmp_path, file, content, words):
+    (tmp_path / file).write_text(json.dumps(content))
+    with pytest.raises(ForeignModelError, match=f"x .*{words}.*FILE.py:FUNCTION"):
+        timm_folder(tmp_path, "x")
 
 
 def test_models_of_timm_by_name():

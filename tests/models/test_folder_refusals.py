@@ -55,6 +55,22 @@ def test_expected_size_is_named_where_it_is_known(folder):
         verify_sha256(folder / "nothing.safetensors", "0" * 64, next_step="do this")
 
 
+def test_a_pointer_of_git_lfs_is_named_as_one(folder):
+    """What a clone has where `git lfs` is not installed."""
+    path = folder / "model.safetensors"
+    digest = sha256_file(path)
+    path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize 23456\n")
+    for sha256 in (None, digest):
+        with pytest.raises(FolderError, match=r"pointer of Git LFS, not the weights: run .*`git lfs pull`"):
+            read_folder(folder, sha256=sha256)
+
+
+def test_float8_is_named(folder):
+    rewrite(folder, lambda weights: {k: v.to(torch.float8_e4m3fn) for k, v in weights.items()})
+    with pytest.raises(FolderError, match=r"has dtype F8_E4M3, expected torch.float32"):
+        read_folder(folder)
+
+
 @pytest.mark.parametrize("keep", [0, 5, 8, 100, -1, -1000])
 def test_a_truncated_file_is_refused(folder, keep):
     path = folder / "model.safetensors"

@@ -255,3 +255,15 @@ def test_an_unreadable_npz(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(InitialWeightsError, match=r"--init .*a\.npz is not a readable \.npz"):
         load_initial(overlapping(), tmp_path / "a.npz")
+
+
+def test_a_pointer_of_git_lfs_and_float8_are_named(tmp_path):
+    network = timm.create_model("vit_tiny_patch16_224", **SMALL)
+    pointer = tmp_path / "pointer.safetensors"
+    pointer.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(InitialWeightsError, match=r"--init .*pointer of Git LFS"):
+        load_initial(network, pointer)
+    weights = {name: tensor.to(torch.float8_e4m3fn) for name, tensor in network.state_dict().items()}
+    save_file(weights, tmp_path / "small.safetensors")
+    with pytest.raises(InitialWeightsError, match=r"holds torch.float8_e4m3fn, quantised numbers without"):
+        load_initial(network, tmp_path / "small.safetensors")
