@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from pathlib import Path
 
 import pytest
 
@@ -178,3 +180,32 @@ def test_the_catalog_agrees_with_the_shared_tables():
     assert values["imagenet", "epsilon_linf"].split()[0] == THREATS["imagenet", "linf"].epsilon_text
     assert float(values["imagenet", "epsilon_l2"]) == THREATS["imagenet", "l2"].eps
     assert values["cifar10;cifar100", "epsilon_linf"].split()[0] == THREATS["cifar10", "linf"].epsilon_text
+
+
+def test_the_cost_table_is_the_papers_and_that_of_the_benchmarks(shared):
+    """docs/paper.md: the paper's numbers, ours, and what they come to over AT base."""
+    docs = Path(__file__).resolve().parents[2] / "docs"
+
+    def rows(page: str, heading: str) -> dict[str, list[str]]:
+        text = (docs / page).read_text(encoding="utf-8").partition(heading)[2]
+        cells = [re.split(r" *\| *", line)[1:-1] for line in text.splitlines() if line.startswith("| ")]
+        return {row[0].lower(): row[1:] for row in cells}
+
+    shown, ours = rows("paper.md", "## Its cost table"), rows("benchmarks.md", "## Training")
+    with (shared / "paper" / "efficiency.csv").open(encoding="utf-8", newline="") as file:
+        paper = {row["defence"]: row for row in csv.DictReader(file)}
+    assert len(paper) == 5
+    base = paper["base"]
+    for defence, row in paper.items():
+        memory, speed = int(row["memory_mb_per_chip"]), float(row["images_per_second_per_chip"])
+        measured, cost = ours[f"at_{defence}"], recipe(f"vit_ti4.cifar10_linf.at_{defence}").cost()
+        of_base = recipe("vit_ti4.cifar10_linf.at_base").cost()["forward_equivalents"]
+        assert shown[defence] == [
+            str(memory),
+            str(speed),
+            f"{float(base['images_per_second_per_chip']) / speed:.2f}",
+            f"{float(measured[2]):.2f}",
+            f"{cost['forward_equivalents'] / of_base:.2f}",
+            f"{memory / int(base['memory_mb_per_chip']):.2f}",
+            f"{float(measured[4]):.2f}",
+        ]
