@@ -111,11 +111,12 @@ def _image_rules(values: Mapping[str, Any]) -> list[Rule]:
     architecture = ARCHITECTURES.get(values["architecture"])  # its existence is the name's business
     network = architecture.networks.get(values["image_size"]) if architecture else None
     stride, strides = values["patch_stride"], network.strides if network else {}
+    known = f"{' or '.join(map(str, strides))}, or none, its own of 2" if strides else "none, its own"
     return [
         (
             stride is not None and network is not None and stride not in strides,
             f"patch_stride {{patch_stride}} is none that {{architecture}} has for {{image_size}}-pixel "
-            f"images: expected {' or '.join(map(str, strides)) + ', or ' if strides else ''}none, its own",
+            f"images: expected {known}",
         ),
         (
             any(len(values[k]) not in (1, values["channels"]) for k in ("mean", "std")),
