@@ -63,7 +63,9 @@ def hours(plan: Recipe, gpus: int, tflops: float = TFLOPS, utilisation: float = 
 
 def state_gigabytes(plan: Recipe, gpus: int, zero_stage: int) -> float:
     """Weights, gradients and optimizer of one GPU, in 10^9 bytes."""
-    weights = ARCHITECTURES[plan.architecture].parameter_count(plan.image_size, plan.num_classes)
+    weights = ARCHITECTURES[plan.architecture].parameter_count(
+        plan.image_size, plan.num_classes, plan.patch_stride
+    )
     states = 1 if plan.optimizer == "sgd" else 2
     whole = {1: 8, 2: 4, 3: 0}[zero_stage]
     return weights * (whole + (12 + 4 * states - whole) / gpus) / 1e9

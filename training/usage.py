@@ -19,6 +19,9 @@ from training.progress import say
 from training.resuming import check_resumed
 from training.run_folder import RunFolder, RunFolderError
 
+_PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".tar")
+_LFS_POINTER = b"version https://git-lfs"
+
 
 class UsageError(ValueError):
     """A path on the command line that does not exist, or one that is missing."""
@@ -111,6 +114,16 @@ def _check_weights(file: Path) -> None:
         with safe_open(file, framework="numpy"):  # reads the header
             pass
     except (OSError, SafetensorError) as error:
+        with file.open("rb") as stream:
+            if stream.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                raise UsageError(
+                    f"--init {file} is a Git LFS pointer, not the weights: run `git lfs pull` where it lies"
+                ) from error
+        if file.suffix in _PICKLES:
+            raise UsageError(
+                f"--init {file} is a pickle by its name, and those can run code when opened: where "
+                "you trust it, write its state dict with safetensors.torch.save_file, and give that"
+            ) from error
         raise UsageError(
             f"--init {file} is not a readable safetensors file: {error}; give one, an .npz file of the "
             "original JAX release, or --init random"

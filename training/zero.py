@@ -39,7 +39,8 @@ def config(recipe: Recipe, launch: Launch) -> dict[str, Any]:
     `schedule.learning_rate` sets at every step. Clipping is by global norm, 0 meaning none. `fp16` and `bf16`
     stay off in every precision: they would store the weights in 16 bits, ours are float32 (see `passes`).
     """
-    parameters = ARCHITECTURES[recipe.architecture].parameter_count(recipe.image_size, recipe.num_classes)
+    architecture = ARCHITECTURES[recipe.architecture]
+    parameters = architecture.parameter_count(recipe.image_size, recipe.num_classes, recipe.patch_stride)
     bucket = min(max(parameters // 4, _SMALLEST_BUCKET), _LARGEST_BUCKET)
     partition: dict[str, Any] = {
         "stage": launch.zero_stage,

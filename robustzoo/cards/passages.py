@@ -44,7 +44,7 @@ def threat(threat_model: ThreatModel) -> str:
 def summary(recipe: Recipe) -> str:
     """What the model is, in one paragraph."""
     architecture, dataset = ARCHITECTURES[recipe.architecture], DATASETS[recipe.dataset]
-    parameters = architecture.parameter_count(recipe.image_size, recipe.num_classes)
+    parameters = architecture.parameter_count(recipe.image_size, recipe.num_classes, recipe.patch_stride)
     method = ", with ".join([LOSSES[recipe.loss].title, *(DEFENCES[key].title for key in recipe.defences)])
     return (
         "An image classifier trained to keep its answer under every perturbation of at most "

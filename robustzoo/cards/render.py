@@ -13,8 +13,9 @@ from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.metadata import bad_card, card_data, dump_block
 from robustzoo.cards.model_names import recipe_name
 from robustzoo.cards.statistics import Accuracy
+from robustzoo.registry.composition import former_sources
 from robustzoo.registry.describe import describe
-from robustzoo.registry.fields import FIELDS
+from robustzoo.registry.fields import meaning
 from robustzoo.registry.recipes import Recipe
 from robustzoo.registry.recipes import recipe as make_recipe
 from robustzoo.registry.threat_model import ThreatModel
@@ -143,8 +144,8 @@ def _numbers(accuracy: Accuracy) -> list[str]:
 def recipe_table(recipe: Recipe) -> str:
     """Every value that the recipe states, with its meaning and its source, and the digest of them all.
 
-    A value that is the registry's has the registry's source, whatever a folder says; the source of a changed
-    one is its author's word.
+    A value that is the registry's has the registry's source, now or at its training, whatever a folder says;
+    the source of a changed one is its author's word.
     """
     registered = make_recipe(recipe.base_name)
     rows = [["value", "", "meaning", "source"]]
@@ -153,10 +154,11 @@ def recipe_table(recipe: Recipe) -> str:
         if key not in stated:
             continue
         if getattr(recipe, key) == getattr(registered, key):
-            source = registered.sources[key]
+            former = (key, source) in former_sources()
+            source = source if former else registered.sources[key]
         else:
             source = f"in its author's words: {source}"
-        rows.append([f"`{key}`", value, FIELDS[key].about, source])
+        rows.append([f"`{key}`", value, meaning(key, getattr(recipe, key)), source])
     return f"{table(rows)}\n\nDigest of these values: `{recipe.digest}`"
 
 

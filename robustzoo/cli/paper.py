@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from robustzoo.cli.say import say
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.grid import SILVER, TOP, Cell, cells, tallies
-from robustzoo.registry.paper import LOSSES, published_cell
+from robustzoo.registry.paper import LOSSES, PROTOCOL, published_cell
 
 _SIGNS = {TOP: "*", SILVER: "+", "": " "}
 _EXTRA = ("vit_l16.imagenet_linf.trades1_trh", "vit_l16.imagenet_l2.trades1_trh")
@@ -20,7 +20,8 @@ def show_results(pattern: str | None, *, as_json: bool) -> None:
     """Print the cells whose names match the shell pattern (None: all 120); marks are over all of them."""
     chosen = [cell for cell in cells() if pattern is None or fnmatchcase(cell.name, pattern)]
     if as_json:
-        records = [asdict(cell) | {"standard_error_percent": cell.standard_error} for cell in chosen]
+        more = {"aa_protocol": PROTOCOL}
+        records = [asdict(cell) | {"standard_error_percent": cell.standard_error} | more for cell in chosen]
         say(json.dumps(records, indent=1))
     elif not chosen:
         say(f"no result of the paper has a name like {pattern!r}; `robustzoo ls --paper` shows all 120")
@@ -33,8 +34,9 @@ def _page(chosen: Sequence[Cell], *, whole: bool) -> str:
     for image_size in sorted({DATASETS[cell.dataset].image_size for cell in chosen}):
         parts.append(_grid([cell for cell in chosen if DATASETS[cell.dataset].image_size == image_size]))
     parts.append(
-        "clean and AutoAttack accuracy in percent, as printed. Of one loss in one column, * is the top\n"
-        "AutoAttack accuracy and + a silver one: a_top - SE <= a + SE, SE = sqrt(0.25 / m) for m test images."
+        f"clean accuracy and that under {PROTOCOL} in percent, as printed. Of one loss in one column, * is\n"
+        "the top robust accuracy and + a silver one: a_top - SE <= a + SE, SE = sqrt(0.25 / m), m images.\n"
+        "The paper's AutoAttack is AutoPGD + AutoDLR, which tries less than aa-standard: no number of that."
     )
     if whole:
         parts.append(_tally_lines())
@@ -51,7 +53,8 @@ def _grid(chosen: Sequence[Cell]) -> str:
         ["", *(dataset for _, dataset, *_ in columns)],
         ["", *(f"{norm} {eps}" for *_, norm, eps in columns)],
         ["SE", *(f"{_standard_error(chosen, dataset):.2f} %" for _, dataset, *_ in columns)],
-        ["", *("clean   AA" for _ in columns)],
+        ["", *("clean, then" for _ in columns)],
+        ["", *(PROTOCOL for _ in columns)],
     ]
     for loss in LOSSES:
         for defence in dict.fromkeys(c.defence for c in chosen if c.loss == loss):
@@ -80,7 +83,7 @@ def _tally_lines() -> str:
 
 
 def _extra_lines() -> Iterable[str]:
-    yield "at lambda_t = 1 (section 4.2), clean and AutoAttack accuracy:"
+    yield f"at lambda_t = 1 (section 4.2), clean and {PROTOCOL}:"
     for name in _EXTRA:
         clean, aa = published_cell(name) or (0.0, 0.0)
         yield f"  {name}  {clean:.1f}  {aa:.1f}"

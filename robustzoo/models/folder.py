@@ -14,7 +14,7 @@ from torch import nn
 
 from robustzoo import atomic_files
 from robustzoo.keyed_noise import uniform
-from robustzoo.models.architectures import build_network
+from robustzoo.models.architectures import build_for
 from robustzoo.models.folder_config import REFERENCE_SEED, WEIGHTS, read_config, render_config
 from robustzoo.models.pixel_model import PixelModel
 from robustzoo.models.weights_file import (
@@ -57,9 +57,7 @@ def write_folder(folder: str | Path, model: PixelModel, recipe: Recipe, *, overw
         FolderError: the folder is in use, or the weights do not belong to the recipe, or are not finite.
     """
     folder = Path(folder).resolve()
-    skeleton = build_network(
-        recipe.architecture, recipe.image_size, recipe.channels, recipe.num_classes, device="meta"
-    )
+    skeleton = build_for(recipe, device="meta")
     for label in ("mean", "std"):
         found = getattr(model, label).cpu().expand(recipe.channels, 1, 1).flatten()
         wanted = torch.tensor(getattr(recipe, label), device="cpu").expand(recipe.channels)
@@ -108,9 +106,7 @@ def read_folder(folder: str | Path, sha256: str | None = None, check_logits: boo
         )
     config = read_config(folder / CONFIG)
     recipe = config.recipe
-    skeleton = build_network(
-        recipe.architecture, recipe.image_size, recipe.channels, recipe.num_classes, device="meta"
-    )
+    skeleton = build_for(recipe, device="meta")
     with torch.inference_mode(
         False
     ):  # a model loaded inside someone's inference_mode() could never be attacked

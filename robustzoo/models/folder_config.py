@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from robustzoo.models.architectures import ArchitectureError, build_network, timm_arguments, timm_name
+from robustzoo.models.architectures import ArchitectureError, build_for, timm_arguments, timm_name
 from robustzoo.models.weights_file import FolderError, require_file
 from robustzoo.registry import Recipe
 
@@ -41,9 +41,9 @@ def timm_config(recipe: Recipe, network: nn.Module) -> dict[str, Any]:
     An unknown key inside `pretrained_cfg` is a TypeError in timm, and its mean and std are per channel.
     """
     channels, size = recipe.channels, recipe.image_size
-    arguments = timm_arguments(recipe.architecture, size, channels)
+    arguments = timm_arguments(recipe.architecture, size, channels, recipe.patch_stride)
     return {
-        "architecture": timm_name(recipe.architecture, size),
+        "architecture": timm_name(recipe.architecture, size, recipe.patch_stride),
         "num_classes": recipe.num_classes,
         "num_features": network.num_features,
         "global_pool": network.global_pool,
@@ -112,9 +112,7 @@ def read_config(path: Path) -> FolderConfig:
         if found != expected:
             raise FolderError(f"{path}: robustzoo.{key} is {found!r}, but its recipe gives {expected!r}")
     try:
-        network = build_network(
-            recipe.architecture, recipe.image_size, recipe.channels, recipe.num_classes, device="meta"
-        )
+        network = build_for(recipe, device="meta")
     except ArchitectureError as error:
         raise FolderError(f"{path}: {error}") from error
     _compare(path, document, timm_config(recipe, network))

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from robustzoo.models.adaptation import METHODS, AdaptationError, resample_kernel, resize_position_embedding
 from robustzoo.models.jax_checkpoint import JaxCheckpointError, read_jax_checkpoint
 from robustzoo.models.weights_file import FolderError, refuse_pointer
+from robustzoo.registry.catalog import UNPINNED
 
 NEW_STD = 0.02  # truncated normal of a new head or projection, its bias zero; source: ours
-UNPINNED = "unpinned"
 _STEM, _PROJECTION, _HEAD = "patch_embed.backbone.", "patch_embed.proj.", "head."
-
+# What wrappers put before every name: DataParallel, torch.compile, Lightning and the like, PixelModel.
+_WRAPPERS = ("module.", "_orig_mod.", "model.", "network.")
 
 _ELSE = "Give weights of the same architecture and image size, or --init random"
 
@@ -39,9 +40,10 @@ def load_initial(network: nn.Module, init: str | Path, *, kernel_downsampling: s
         kernel_downsampling: how a first convolution larger than the network's becomes one of its size, see
             `robustzoo.models.adaptation.METHODS`; needed only for such checkpoints.
 
-    The position embedding is resized to the network's grid. Every other tensor must have the name and shape
-    of the network's, except what is made new: the class head for another number of classes or of a checkpoint
-    without one, and the projection between a stem and a transformer that come from two checkpoints.
+    A prefix that wrappers put before all names (`module.`, `_orig_mod.`, `model.`, `network.`, or several) is
+    taken off. The position embedding is resized to the network's grid. Every other tensor must have the name
+    and shape of the network's, except what is made new: the class head for another number of classes or of a
+    checkpoint without one, and the projection between a stem and a transformer of two checkpoints.
 
     Raises:
         InitialWeightsError: the checkpoint cannot be fetched or read; a tensor is missing, unknown, of
@@ -132,17 +134,12 @@ def _fill(
 ) -> str:
     """Everything is computed and compared before the first tensor of the network changes."""
     expected = network.state_dict()
-    whole = {name: tensor.dtype for name, tensor in weights.items() if not tensor.is_floating_point()}
-    _refuse(
-        origin, [f"{name} holds {dtype}, not floating-point numbers" for name, dtype in sorted(whole.items())]
-    )
-    eighths = {name: tensor.dtype for name, tensor in weights.items() if tensor.dtype.itemsize < 2}
+    weights, prefix = _unwrapped(weights)
+    # float8 is a quantised weight, which means nothing without its scale.
+    other = [n for n, t in sorted(weights.items()) if not t.is_floating_point() or t.itemsize < 2]
     _refuse(
         origin,
-        [
-            f"{name} holds {dtype}, quantised numbers without their scales"
-            for name, dtype in sorted(eighths.items())
-        ],
+        [f"{n} holds {weights[n].dtype}, not floating-point numbers of 16 bits or more" for n in other],
     )
     bad = sorted(name for name, tensor in weights.items() if not tensor.isfinite().all())
     _refuse(origin, [f"{name} has values that are not finite" for name in bad])
@@ -168,9 +165,18 @@ def _fill(
             problems.append(f"{name} has shape {tuple(body[name].shape)}, not {tuple(wanted[name].shape)}")
     _refuse(origin, problems)
     network.load_state_dict(body | {name: _new(expected[name]) for name in sorted(made)}, strict=True)
+    words = [f"names without their prefix {prefix!r}", *words] if prefix else words
     words += ["with a new projection after the stem"] if new_projection else []
     words += ["class head included" if fits else f"with a new class head for {network.num_classes} classes"]
     return ", ".join([origin, *words])
+
+
+def _unwrapped(weights: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], str]:
+    """The weights under their own names, and the prefix that all of them had from wrappers."""
+    prefix = ""
+    while weights and (found := next((w for w in _WRAPPERS if all(n.startswith(w) for n in weights)), "")):
+        weights, prefix = {name.removeprefix(found): t for name, t in weights.items()}, prefix + found
+    return weights, prefix
 
 
 def _adapt(

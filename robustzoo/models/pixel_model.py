@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robustzoo.models.architectures import build_network
+from robustzoo.models.architectures import build_for
 
 if TYPE_CHECKING:
     from robustzoo.registry import Recipe, ThreatModel
@@ -150,8 +150,7 @@ class FeaturesAndLogits(nn.Module):
 
 def pixel_model(recipe: Recipe) -> PixelModel:
     """A model of `recipe` in training mode, randomly initialised from torch's global generator."""
-    network = build_network(recipe.architecture, recipe.image_size, recipe.channels, recipe.num_classes)
-    return PixelModel(network, recipe.mean, recipe.std)
+    return PixelModel(build_for(recipe), recipe.mean, recipe.std)
 
 
 def _input_shape(network: nn.Module) -> tuple[int, int, int] | None:

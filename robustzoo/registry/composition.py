@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, LOSSES, THREAT_SOURCES, THREATS
+from robustzoo.registry.catalog import (
+    ARCHITECTURES,
+    DATASETS,
+    LOSSES,
+    THREAT_SOURCES,
+    THREATS,
+    UNPINNED,
+)
 from robustzoo.registry.fields import FIELDS, read_value
 from robustzoo.registry.names import ModelName
 from robustzoo.registry.paper import ARCHITECTURES as PAPER_ARCHITECTURES
@@ -47,6 +54,12 @@ def neutral(key: str) -> tuple[Any, str] | None:
 
 
 @lru_cache(maxsize=1)
+def former_sources() -> frozenset[tuple[str, str]]:
+    """(field, source) as the registry had it when models were published that still say so on their cards."""
+    return frozenset((row["field"], row["source"]) for row in read_table("former_sources"))
+
+
+@lru_cache(maxsize=1)
 def _ours() -> tuple[Value, ...]:
     keys = ("arch", "dataset", "norm", "loss", "defence", "field", "value", "source")
     return tuple(Value(*(row[key] for key in keys)) for row in read_table("ours"))
@@ -59,12 +72,24 @@ def _unused() -> Layer:
 
 def _from_tables(name: ModelName) -> Layer:
     of_paper = [row for row in hyperparameters() if row.defence == "*" or _in_grid(name)]
-    return {row.field: (row.value, row.source) for row in (*_ours(), *of_paper) if row.applies_to(name)}
+    layer = {row.field: (row.value, row.source) for row in _ours() if row.applies_to(name)}
+    if name.architecture in PAPER_ARCHITECTURES:  # shared values that the paper gives for its ViTs alone
+        like = ModelName(_LIKE_ARCHITECTURE, name.dataset, name.norm, name.loss, None, ())
+        layer |= {
+            row.field: (row.value, f"ours: as {like} ({row.source})")
+            for row in hyperparameters()
+            if row.defence == "*" and row.applies_to(like)
+        }
+    return layer | {row.field: (row.value, row.source) for row in of_paper if row.applies_to(name)}
 
 
 def _in_grid(name: ModelName) -> bool:
-    """Whether the paper speaks of this very method and network; its rows for a defence hold for no other."""
-    return name.architecture in PAPER_ARCHITECTURES and name.loss in PAPER_LOSSES and len(name.modifiers) <= 1
+    """Whether the paper speaks of this very method and network; its rows for a defence hold for no other.
+
+    Tables 5 and 6 are at lambda_t = 6, the default of a name.
+    """
+    of_paper = name.architecture in PAPER_ARCHITECTURES and name.loss in PAPER_LOSSES
+    return of_paper and name.loss_weight is None and len(name.modifiers) <= 1
 
 
 def _borrowed(name: ModelName) -> Layer:
@@ -91,7 +116,7 @@ def _dataset_threat(name: ModelName) -> Layer:
     dataset = DATASETS[name.dataset]
     return {
         "dataset": (dataset.key, "the name"),
-        "threat_model": (THREATS[name.dataset, name.norm], THREAT_SOURCES[name.dataset]),
+        "threat_model": (THREATS[name.dataset, name.norm], THREAT_SOURCES[name.dataset, name.norm]),
         "image_size": (dataset.image_size, "the dataset"),
         "channels": (dataset.channels, "the dataset"),
         "num_classes": (dataset.num_classes, "the dataset"),
@@ -106,10 +131,16 @@ def _architecture(name: ModelName) -> Layer:
     if architecture.init is None:
         init = ("random", "ours: no pre-trained checkpoint of this network")
     else:
-        table = "table 3" if DATASETS[name.dataset].image_size == 32 else "table 4"
+        of_vits = "section 4.1" if name.architecture == "hybrid_l16" else "table 4"
+        table = "table 3" if DATASETS[name.dataset].image_size == 32 else of_vits
+        which = "which one is ours"
+        if UNPINNED in architecture.init_revision:
+            which += (
+                ", and unpinned is what the Hub has now: its revision is in no public record that we found"
+            )
         init = (
             f"timm:{architecture.init}@{architecture.init_revision}",
-            f"{table} (an ImageNet-21k checkpoint); which one is ours",
+            f"{table} (an ImageNet-21k checkpoint); {which}",
         )
     return {"architecture": (architecture.key, "the name"), "init": init}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.fields import FIELDS, value_text
-from robustzoo.registry.paper import published_cell
+from robustzoo.registry.paper import PROTOCOL, published_cell
 from robustzoo.registry.recipes import Recipe
 from robustzoo.registry.recipes import recipe as make_recipe
 
@@ -32,7 +32,10 @@ def paper_result(recipe: Recipe) -> str:
     if cell is None:
         return f"no result for {recipe.base_name}"
     of = "" if recipe.name == recipe.base_name else f" for {recipe.base_name}, which this recipe changes"
-    return f"{cell[0]} % clean, {cell[1]} % under AutoAttack{of}"
+    return (
+        f"{cell[0]} % clean, {cell[1]} % under {PROTOCOL}{of} (what it calls AutoAttack is AutoPGD + "
+        "AutoDLR, which tries less than aa-standard)"
+    )
 
 
 def training_command(recipe: Recipe, name: str | None = None) -> str:

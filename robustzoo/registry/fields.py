@@ -84,6 +84,9 @@ FIELDS: dict[str, Field] = {
     "num_classes": Field("int", "classes", low=2, fixed=True),
     "mean": Field("floats", "subtracted from pixels inside the model"),
     "std": Field("floats", "divides centred pixels inside the model", above=0),
+    "patch_stride": Field(
+        "int", "pixels from one patch to the next; none: the network's own", low=1, optional=True, later=True
+    ),
     "init": Field("text", "initial weights: random, timm:TAG@REVISION (or two, joined by +), or file:SHA256"),
     "kernel_downsampling": Field(
         "text",
@@ -107,7 +110,17 @@ FIELDS: dict[str, Field] = {
     "base_lr": Field("float", "learning rate after warm-up", above=0),
     "momentum": Field("float", "momentum of sgd, first beta of adam", low=0, below=1),
     "lr_schedule": Field(
-        "text", "decay to 0 after warm-up; linear after linear is one cycle", choices=("cosine", "linear")
+        "text",
+        "decay after warm-up: cosine or linear to 0 (linear after linear is one cycle), or multistep",
+        choices=("cosine", "linear", "multistep"),
+    ),
+    "lr_milestones": Field(
+        "floats",
+        "shares of total_steps after which multistep divides the learning rate by 10",
+        above=0,
+        below=1,
+        optional=True,
+        later=True,
     ),
     "l2_reg": Field("float", "coefficient of |theta|^2 without TrH", low=0),
     "gradient_clipping": Field("float", "largest global gradient norm; 0: no clipping", low=0),
@@ -154,6 +167,9 @@ FIELDS: dict[str, Field] = {
     ),
     "swa_decay": Field("float", "weight of the old average in SWA", above=0, below=1, optional=True),
 }
+
+# What a value means where the field's own words say it of others only.
+_MEANINGS = {("lr_schedule", "multistep"): "divided by 10 at lr_milestones after warm-up"}
 
 _TAG, _REVISION = r"[A-Za-z0-9_.\-]+", r"(?:[0-9a-f]{40}|unpinned)"
 _INIT = re.compile(
@@ -214,6 +230,11 @@ def write_value(value: Any) -> Any:
     if isinstance(value, ThreatModel):
         return str(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def meaning(key: str, typed: Any) -> str:
+    """What a field means at this value, in words for a card."""
+    return _MEANINGS.get((key, typed), FIELDS[key].about)
 
 
 def value_text(typed: Any) -> str:

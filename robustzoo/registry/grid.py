@@ -1,6 +1,6 @@
 """The paper's result tables: 120 cells, the standard error of each, and its marks recomputed.
 
-A mark compares one loss's five defences on one network, dataset and threat model: the highest AutoAttack
+A mark compares one loss's five defences on one network, dataset and threat model: the highest robust
 accuracy is the top, and silver is every other whose standard-error interval reaches the top's,
 a_top - SE <= a + SE with SE = sqrt(0.25 / m) for m test images. Source: section 4.2.
 """
@@ -27,7 +27,7 @@ class Cell:
 
     Attributes:
         name: its registry name; `eps` as the paper prints it.
-        clean_percent, aa_percent: accuracy, clean and under AutoAttack, in percent.
+        clean_percent, aa_percent: accuracy, clean and under the paper's "AA", `paper.PROTOCOL`, in percent.
         table: "main" or "additional_...": the paper's tallies are over its main table.
         mark: "top", "silver" or "", recomputed from the numbers of its block.
     """

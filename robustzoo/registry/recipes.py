@@ -49,6 +49,7 @@ class Recipe:
     num_classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    patch_stride: int | None
     init: str
     kernel_downsampling: str | None
     training_data: str
@@ -63,6 +64,7 @@ class Recipe:
     base_lr: float
     momentum: float
     lr_schedule: str
+    lr_milestones: tuple[float, ...] | None
     l2_reg: float
     gradient_clipping: float
     augmentation: str

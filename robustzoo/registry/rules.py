@@ -30,6 +30,7 @@ def check_together(values: Mapping[str, Any]) -> None:
     """
     for broken, message in (
         *_length_rules(values),
+        *_schedule_rules(values),
         *_image_rules(values),
         *_data_rules(values),
         *_threat_rules(values),
@@ -81,10 +82,42 @@ def _length_rules(values: Mapping[str, Any]) -> list[Rule]:
     ]
 
 
+def _schedule_rules(values: Mapping[str, Any]) -> list[Rule]:
+    milestones, multistep = values["lr_milestones"] or (), values["lr_schedule"] == "multistep"
+    return [
+        (
+            multistep and not milestones,
+            "lr_schedule multistep needs milestones: set lr_milestones too, for example "
+            "lr_milestones=0.5,0.75 to divide the rate by 10 after a half and three quarters of the steps",
+        ),
+        (
+            bool(milestones) and not multistep,
+            "lr_milestones has no effect with lr_schedule {lr_schedule}: set lr_schedule=multistep, or "
+            "lr_milestones=none",
+        ),
+        (
+            list(milestones) != sorted(set(milestones)),
+            "lr_milestones {lr_milestones} do not rise: give each once, in order",
+        ),
+        (
+            bool(milestones) and min(milestones) * values["total_steps"] < values["warmup_steps"],
+            "lr_milestones {lr_milestones} begin within the warm-up of {warmup_steps} of {total_steps} "
+            "steps: set later ones, or a smaller warmup_steps",
+        ),
+    ]
+
+
 def _image_rules(values: Mapping[str, Any]) -> list[Rule]:
     architecture = ARCHITECTURES.get(values["architecture"])  # its existence is the name's business
     network = architecture.networks.get(values["image_size"]) if architecture else None
+    stride, strides = values["patch_stride"], network.strides if network else {}
+    known = f"{' or '.join(map(str, strides))}, or none, its own of 2" if strides else "none, its own"
     return [
+        (
+            stride is not None and network is not None and stride not in strides,
+            f"patch_stride {{patch_stride}} is none that {{architecture}} has for {{image_size}}-pixel "
+            f"images: expected {known}",
+        ),
         (
             any(len(values[k]) not in (1, values["channels"]) for k in ("mean", "std")),
             "mean {mean} and std {std} must have one value, or one for each of the {channels} channels",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def test_card_of_every_name_is_clean_and_says_what_the_evidence_says(measured, n
 def test_recipe_table_has_every_value_with_its_source(measured, name):
     made, evidence = measured(name)
     rows = {row[0].strip("`"): row for row in rows_of(render_card(made, evidence, SHA256))}
-    for field in made.science:
+    for field in made.stated:
         assert rows[field][3] == made.sources[field].replace("|", "\\|"), field
     assert rows["threat_model"][1] == str(made.threat_model)
 
@@ -93,6 +94,20 @@ def test_both_checkpoints_of_a_hybrid_are_named(measured):
     tags = ("vit_base_r50_s16_224.orig_in21k", "vit_large_patch16_224.augreg_in21k")
     assert read_block(text)["base_model"] == [f"timm/{tag}" for tag in tags]
     assert all(f"[timm/{tag}](https://huggingface.co/timm/{tag}), revision unpinned" in text for tag in tags)
+
+
+def test_a_source_that_the_registry_had_stays_on_a_card_and_no_other_text_does(measured):
+    """Published cards keep their bytes where the registry's words are corrected."""
+    made, evidence = measured()
+    for told, shown in (
+        ("not used: the whole training split", "not used: the whole training split"),
+        ("a whim", made.sources["training_images"]),
+    ):
+        noted = dataclasses.replace(made, sources=made.sources | {"training_images": told})
+        row = next(
+            row for row in rows_of(render_card(noted, evidence, SHA256)) if row[0] == "`training_images`"
+        )
+        assert row[3] == shown
 
 
 def test_generated_and_other_training_images_are_named(measured):

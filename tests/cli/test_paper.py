@@ -40,6 +40,7 @@ def test_json_has_every_cell_as_the_table_has_it():
         ("imagenet", 0.224),
     }
     assert [r["mark"] for r in records] == [cell.mark for cell in cells()]
+    assert {r["aa_protocol"] for r in records} == {"apgd-ce+dlr"}
 
 
 def test_the_grid_has_every_number_with_its_mark():
@@ -52,6 +53,7 @@ def test_the_grid_has_every_number_with_its_mark():
     assert "vit_l16.imagenet_linf.trades1_trh  78.7  46.7" in shown
     assert shown.count("*") - 1 == len([cell for cell in cells() if cell.mark == "top"])
     assert max(map(len, shown.splitlines())) <= 110
+    assert "  AA" not in shown and "apgd-ce+dlr" in shown and "tries less than aa-standard" in shown
 
 
 def test_a_pattern_picks_cells_and_leaves_their_marks():
@@ -76,21 +78,23 @@ def test_published_weights_and_the_paper_are_two_lists():
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("vit_l16.imagenet_linf.at_trh", "75.8 % clean, 48.8 % under AutoAttack"),
-        ("vit_l16.imagenet_l2.trades1_trh", "77.1 % clean, 45.2 % under AutoAttack"),
-        ("hybrid_l16.cifar100_linf.trades_trh", "66.4 % clean, 34.1 % under AutoAttack"),
+        ("vit_l16.imagenet_linf.at_trh", "75.8 % clean, 48.8 % under apgd-ce+dlr"),
+        ("vit_l16.imagenet_l2.trades1_trh", "77.1 % clean, 45.2 % under apgd-ce+dlr"),
+        ("hybrid_l16.cifar100_linf.trades_trh", "66.4 % clean, 34.1 % under apgd-ce+dlr"),
         ("vit_l16.imagenet_linf.mart_trh", "no result for vit_l16.imagenet_linf.mart_trh"),
     ],
 )
 def test_recipe_and_show_give_the_papers_result(name, expected):
-    assert f"the paper: {expected}\n" in run("recipe", name).stdout
-    assert json.loads(run("show", name, "--json").stdout)["paper"] == expected
+    assert f"the paper: {expected}" in (shown := run("recipe", name).stdout)
+    assert json.loads(run("show", name, "--json").stdout)["paper"].startswith(expected)
+    assert "% under AutoAttack" not in shown
+    assert ("tries less than aa-standard" in shown) == ("no result" not in expected)
 
 
 def test_a_changed_recipe_does_not_claim_the_papers_result():
     name = "vit_l16.imagenet_linf.at_trh"
     shown = run("recipe", name, "--set", "trh_lambda=0.01", "--set", "base_lr=0.1").stdout
-    assert f"48.8 % under AutoAttack for {name}, which this recipe changes" in shown
+    assert f"48.8 % under apgd-ce+dlr for {name}, which this recipe changes" in shown
     assert f"changed from {name}: trh_lambda=0.01 (was 0.0005)" in shown
     assert f"changed from {name}: base_lr=0.1 (was 0.01)" in shown
     assert "changed from" not in run("recipe", name).stdout

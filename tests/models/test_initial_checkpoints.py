@@ -234,6 +234,33 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(write, make, source, m
     assert same(before, network.state_dict())
 
 
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "network.", "module._orig_mod.model."])
+def test_a_prefix_of_wrappers_is_found_and_said(tmp_path, prefix):
+    source, network = of_the_paper(), overlapping()
+    path = tmp_path / "wrapped.safetensors"
+    save_file({prefix + name: tensor for name, tensor in source.state_dict().items()}, path)
+    said = load_initial(network, path, kernel_downsampling="cubic")
+    assert said.startswith(f"{path}, names without their prefix {prefix!r}, first kernel")
+    check_adapted(network, source.state_dict(), "cubic")
+
+
+def test_a_prefix_of_some_names_alone_is_no_wrapper(tmp_path):
+    state = of_the_paper().state_dict()
+    save_file(
+        {f"module.{name}": t for name, t in state.items()} | {"norm.weight": torch.ones(32)},
+        tmp_path / "w",
+    )
+    with pytest.raises(InitialWeightsError, match=r"module\.\S+ is unknown"):
+        load_initial(overlapping(), tmp_path / "w", kernel_downsampling="cubic")
+
+
+def test_quantised_weights_are_named(tmp_path):
+    state = {name: t.to(torch.float8_e4m3fn) for name, t in of_the_paper().state_dict().items()}
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(InitialWeightsError, match=r"float8_e4m3fn, not floating-point numbers of 16 bits"):
+        load_initial(overlapping(), tmp_path / "w.safetensors", kernel_downsampling="cubic")
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import timm
 import torch
 from torch import nn
 
 from robustzoo.models import PixelModel, networks, pixel_model, read_folder, small_networks, write_folder
+from robustzoo.models.architectures import build_for
 from robustzoo.registry import recipe
+from robustzoo.registry.catalog import ARCHITECTURES
 
 SMALL = {"embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 10}
 ALL = [
@@ -134,3 +138,31 @@ def test_a_folder_of_it_is_read_by_us_and_by_timm(name, entry_point, tmp_path, m
     assert torch.equal(by_timm(model.normalise(pixels)), model(pixels))
     first_conv = by_timm.get_submodule(by_timm.pretrained_cfg["first_conv"])
     assert isinstance(first_conv, nn.Conv2d) and first_conv.in_channels == 3
+
+
+@pytest.mark.parametrize(("name", "grid"), [("vit_b16", 8), ("vit_l16", 8)])
+def test_a_patch_stride_of_4_is_a_network_of_patches_side_by_side(name, grid):
+    plan = recipe(f"{name}.cifar10_linf.at_base", {"patch_stride": 4})
+    network = build_for(plan, device="meta")
+    assert network.patch_embed.grid_size == (grid, grid) and network.patch_embed.proj.stride == (4, 4)
+    assert network.patch_embed.proj.kernel_size == (4, 4)
+    counted = ARCHITECTURES[name].parameter_count(32, 10, 4)
+    assert sum(p.numel() for p in network.parameters()) == counted
+
+
+def test_a_folder_with_another_patch_stride_comes_back(tmp_path, monkeypatch):
+    strides = ARCHITECTURES["vit_b16"].networks[32].strides
+    narrow = strides[4].model_args | {"embed_dim": 32, "depth": 2, "num_heads": 2}
+    monkeypatch.setitem(strides, 4, dataclasses.replace(strides[4], model_args=narrow))
+    plan = recipe(
+        "vit_b16.cifar10_linf.at_base",
+        {"patch_stride": 4, "init": "random"} | {"kernel_downsampling": "none"},
+    )
+    model = pixel_model(plan).eval()
+    torch.nn.init.normal_(model.head.weight)
+    write_folder(tmp_path / "model", model, plan)
+    pixels = torch.rand(1, 3, 32, 32)
+    again = read_folder(tmp_path / "model")
+    assert torch.equal(again(pixels), model(pixels)) and again.recipe.patch_stride == 4
+    by_timm = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
+    assert torch.equal(by_timm(model.normalise(pixels)), model(pixels))

@@ -71,6 +71,10 @@ def test_parameter_counts_by_arithmetic(key):
         head = (width + 1) * dataset.num_classes
         total = embedding + depth * block + 2 * width + head
         assert total == architecture.parameter_count(dataset.image_size, dataset.num_classes)
+        for stride in network.strides:  # only the number of tokens differs
+            tokens = ((dataset.image_size - patch) // stride + 1) ** 2
+            other = architecture.parameter_count(dataset.image_size, dataset.num_classes, stride)
+            assert total - other == (side**2 - tokens) * width > 0
 
 
 def resnet_parameters(stem_kernel: int) -> int:
@@ -116,10 +120,10 @@ def test_datasets_can_normalise_their_images(key):
         assert len(scalars) in (1, dataset.channels)
     assert all(std > 0 for std in dataset.std)
     assert dataset.normalisation_source and dataset.licence and dataset.source
-    assert key in THREAT_SOURCES
 
 
 def test_threats_have_their_own_norm():
+    assert THREAT_SOURCES.keys() == THREATS.keys()
     for (dataset, norm), threat_model in THREATS.items():
         assert dataset in DATASETS
         assert norm in NORMS

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from robustzoo.registry import RecipeError, ThreatModel, recipe
+from robustzoo.cards.render import recipe_table
+from robustzoo.registry import Recipe, RecipeError, ThreatModel, recipe
 from robustzoo.registry.fields import FIELDS
 from robustzoo.registry.overrides import parse_assignments
 
@@ -57,6 +58,7 @@ ACCEPTED = [
     (LARGE, "extra_fraction=0.5", 0.5),
     (LARGE, "kernel_downsampling=block_sum", "block_sum"),
     (LARGE, "kernel_downsampling=nearest", "nearest"),
+    (LARGE, "patch_stride=4", 4),
     ("hybrid_l16.cifar10_linf.at_base", "kernel_downsampling=bilinear", "bilinear"),
     (
         "hybrid_l16.imagenet_linf.at_base",
@@ -86,6 +88,14 @@ REFUSED = [
     (AT_ALL, "swa_decay=1", "below 1"),
     (AT_ALL, "swa_decay=0", "above 0"),
     (AT, "kernel_downsampling=cubic", "no effect with init random"),
+    (LARGE, "patch_stride=3", "expected 4, or none, its own of 2"),
+    (AT, "patch_stride=2", "none that vit_micro2 has for 8-pixel images: expected none"),
+    (AT, "patch_stride=0", "at least 1"),
+    (AT, "lr_schedule=multistep", "set lr_milestones too"),
+    (AT, "lr_milestones=0.5", "set lr_schedule=multistep"),
+    (AT, "lr_milestones=1", "below 1"),
+    (AT, "lr_milestones=0", "above 0"),
+    (AT, "lr_schedule=step", "one of cosine, multistep"),
     (LARGE, "kernel_downsampling=lanczos", "one of cubic, bilinear, nearest, block_sum"),
     (TI4, "training_data=cifar100", "expected cifar10jpg or cifar10"),
     (TI4, "training_data=mnist", "expected cifar10jpg or cifar10"),
@@ -181,6 +191,29 @@ def test_accepted(name, assignment, value):
 def test_refused(name, assignment, problem):
     with pytest.raises(RecipeError, match=problem):
         recipe(name, parse_assignments([assignment]))
+
+
+@pytest.mark.parametrize(
+    ("milestones", "problem"),
+    [("0.75,0.5", "do not rise"), ("0.5,0.5", "do not rise"), ("0.05,0.5", "begin within the warm-up")],
+)
+def test_milestones_that_make_no_schedule(milestones, problem):
+    with pytest.raises(RecipeError, match=problem):
+        recipe(AT, {"lr_schedule": "multistep", "lr_milestones": milestones})
+
+
+def test_what_the_paper_searched_can_be_set():
+    """decay_type {multistep, cosine} and patch_stride {2, 4} of its tables 3 and 4."""
+    searched = {"lr_schedule": "multistep", "lr_milestones": "0.5,0.75", "patch_stride": "4"}
+    made = recipe(LARGE, searched)
+    assert (made.lr_schedule, made.lr_milestones, made.patch_stride) == ("multistep", (0.5, 0.75), 4)
+    assert Recipe.from_json(made.to_json()) == made != recipe(LARGE)
+    table = recipe_table(made)
+    assert "| `lr_schedule` | multistep | divided by 10 at lr_milestones after warm-up |" in table
+    assert "| `lr_schedule` | cosine | decay to 0 after warm-up |" in recipe_table(recipe(LARGE))
+    assert "lr_milestones" not in recipe(LARGE).to_json() and "patch_stride" not in recipe_table(
+        recipe(LARGE)
+    )
 
 
 @pytest.mark.parametrize("name", [AT, TRADES, AT_TRH, TRADES_TRH, MART_TRH, AT_ALL, LARGE])

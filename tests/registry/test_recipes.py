@@ -103,7 +103,7 @@ def _another(field: str, value: object) -> object:
     if kind == "threat model":
         return ThreatModel.parse("linf:2/255")
     if kind == "floats":
-        return tuple(item + 0.125 for item in value)
+        return tuple(item + 0.125 for item in value or (0.25,))
     return {"int": 77, "float": 0.123, "bool": not value, "text": "other", "texts": ("other",)}[kind]
 
 

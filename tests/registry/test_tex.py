@@ -188,6 +188,8 @@ def _frozen(tables: Tables, make: Callable[[str], Recipe]) -> Iterator[str]:
             if not agrees(made, text):
                 yield f"{cell.name}: {parameter} is printed as {text}"
             replaced = field == "l2_reg" and "trh" in made.defences
+            # Table 4 is of ViT-B16 and ViT-L16; that the hybrid starts from a checkpoint is in section 4.1.
+            replaced |= field == "init" and cell.name.startswith("hybrid_l16.imagenet")
             if field and f"table {number}" not in made.sources[field] and not replaced:
                 yield f"{cell.name}: the source of {field} is {made.sources[field]}"
 
@@ -283,7 +285,11 @@ def test_values_of_the_text(tex):
         assert made.attack_steps == int(steps[1 if cifar else 2])
         assert made.loss_weight == (int(weight[1]) if cell.loss == "trades" else None)
         assert made.lr_schedule == "cosine"
-        assert made.sources["lr_schedule"] == ("appendix C" if cifar else "table 4")
+        hybrid = cell.architecture == "hybrid_l16"  # table 4 is of ViT-B16 and ViT-L16
+        like = f"vit_l16.imagenet_{cell.norm}.{cell.loss}_base"
+        assert made.sources["lr_schedule"] == (
+            "appendix C" if cifar else f"ours: as {like} (table 4)" if hybrid else "table 4"
+        )
         assert (made.extra_data, made.sources["extra_data"][:11]) == (
             "ddpm" if cifar else "none",
             "section 4.1",
@@ -304,7 +310,10 @@ def test_the_two_results_at_another_weight(tex):
     for norm, clean, aa in (("linf", *found.groups()[1:3]), ("l2", *found.groups()[3:])):
         name = f"vit_l16.imagenet_{norm}.trades{found[1]}_trh"
         assert published_cell(name) == (float(clean), float(aa))
-        assert recipe(name).loss_weight == float(found[1])
+        made, plain = recipe(name), name.replace("trades1", "trades")
+        assert made.loss_weight == float(found[1])
+        for field in ("trh_lambda", "trh_schedule"):  # table 6 is at lambda_t = 6
+            assert made.sources[field] == f"ours: as {plain} (table 6)"
 
 
 def test_the_tallies_of_the_text(tex):

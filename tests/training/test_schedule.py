@@ -43,6 +43,13 @@ def test_rises_then_falls_and_is_never_zero(total, data):
     assert rates[:top] == sorted(rates[:top]) and rates[top - 1 :] == sorted(rates[top - 1 :], reverse=True)
 
 
+def test_multistep_divides_by_ten_at_each_share_of_the_steps():
+    changes = {"lr_schedule": "multistep", "lr_milestones": "0.1,0.5", "warmup_steps": 2, "base_lr": 2.0}
+    plan = recipe("vit_micro2.digits_linf.at_base", changes | {"total_steps": 30, "attack_warmup_steps": 0})
+    rates = [learning_rate(plan, step) for step in range(30)]
+    assert rates == pytest.approx([1.0] + 2 * [2.0] + 12 * [0.2] + 15 * [0.02], rel=1e-12)
+
+
 @pytest.mark.parametrize("step", [-1, 8])
 def test_outside_the_schedule(step):
     with pytest.raises(ValueError, match="outside the schedule of 8 steps"):

@@ -58,6 +58,8 @@ def run(environment, folder, *arguments, program=ROOT / "training/train.py"):
         ),
         ([AT_TRH, "--out", "run", "--batch-size", "1298"], "1,298 is more than the 1,297 training images"),
         ([AT_TRH, "--out", "run", "--init", "full/letter.txt"], "letter.txt is not a readable safetensors"),
+        ([AT_TRH, "--out", "run", "--init", "weights.pth"], "write its state dict with safetensors.torch"),
+        ([AT_TRH, "--out", "run", "--init", "pointer.safetensors"], "is a Git LFS pointer, not the weights"),
         ([AT_TRH, "--out", ""], "argument --out: expected a path, got ''"),
         ([AT_TRH, "--out", "run", "--data", ""], "argument --data: expected a path, got ''"),
         ([AT_TRH, "--out", "run", "--init", " "], "argument --init: expected a path, got ' '"),
@@ -80,6 +82,10 @@ def test_before_torch_is_loaded(subprocess_environment, tmp_path, arguments, wor
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").touch()
     (tmp_path / "empty").mkdir()
+    (tmp_path / "weights.pth").write_bytes(b"PK\x03\x04 and more")
+    (tmp_path / "pointer.safetensors").write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
+    )
     (tmp_path / "torn.json").write_text('{"base_name": ')
     with zipfile.ZipFile(tmp_path / "half.npz", "w") as file:
         file.writestr("image.npy", b"")
