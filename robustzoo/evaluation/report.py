@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from robustzoo.cards.best_known import best_known
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import shard_problem
-from robustzoo.evaluation.masking import masking_signs
+from robustzoo.cards.masking import masking_signs
 from robustzoo.evaluation.per_class import chosen, per_class
 from robustzoo.evaluation.progress import duration
 
