@@ -44,8 +44,12 @@ def seeded_draws(seed: int, device: torch.device, draws: int) -> Iterator[None]:
 
 
 def predict(model: nn.Module, x: Tensor, draws: int = 1) -> Tensor:
-    """Logits (L, K) without any record for gradients; their mean over `draws` forwards of a random model."""
-    with torch.inference_mode():
+    """Logits (L, K) without any record for gradients; their mean over `draws` forwards of a random model.
+
+    Not under inference mode, whose tensors never take part in a gradient again: a network that keeps a table
+    from its first forward would be spoilt for its owner.
+    """
+    with torch.no_grad():
         logits = model(x)
         for _ in range(draws - 1):
             logits = logits + model(x)

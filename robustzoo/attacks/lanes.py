@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from robustzoo.attacks.answers import NonFiniteLogits, gradient, predict
 from robustzoo.attacks.attempts import Attempt, Attempts, Outcome, Sample
@@ -135,6 +136,9 @@ class Search(ABC):
 
     def loss(self, logits: Tensor) -> Tensor:
         """The member's loss per lane, (L,)."""
+        if self.member.loss == "cross-entropy" and self.member.draws > 1:
+            # A draw whose loss vanishes adds nothing to a mean; what stands for it elsewhere would.
+            return F.cross_entropy(logits, self.lanes.y, reduction="none")
         return attack_loss(self.member.loss, logits, self.lanes.y, self.lanes.target)
 
     def gradient(self, logits: Tensor, loss: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:

@@ -39,6 +39,22 @@ def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
     return targeted_margin(logits, y, target) / (top[:, 0] - 0.5 * (top[:, 2] + top[:, 3]) + _TINY)
 
 
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """-log softmax(z)_y, and where that is 0 in float32, log sum_{i != y} exp(z_i) - z_y, which is negative.
+
+    Cross-entropy is log(1 + exp(u)) of this u: it grows with u, and its gradient is that of u times a number.
+    Below u = -17 or so float32 rounds 1 + exp(u) to 1, and the gradient loses the label's part or vanishes,
+    though the attacks, which use its direction alone, have as much to follow as in any other place.
+    """
+    entropy = F.cross_entropy(logits, y, reduction="none")
+    vanished = entropy <= 0
+    if not vanished.any():
+        return entropy
+    own = logits.gather(1, y.unsqueeze(1)).squeeze(1)
+    others = logits.scatter(1, y.unsqueeze(1), -torch.inf).logsumexp(1)
+    return torch.where(vanished, others - own, entropy)
+
+
 def attack_loss(name: str, logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
     """The loss that a protocol member names. Untargeted losses ignore `target`.
 
@@ -46,7 +62,7 @@ def attack_loss(name: str, logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
         ValueError: no loss of that name.
     """
     if name == "cross-entropy":
-        return F.cross_entropy(logits, y, reduction="none")
+        return cross_entropy(logits, y)
     if name in ("margin", "nearest-boundary"):  # the latter also weighs gradients: see fab.py
         return -margin(logits, y)
     if name == "dlr":

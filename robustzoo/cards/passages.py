@@ -10,6 +10,7 @@ from importlib.resources import files
 from robustzoo.cards.best_known import BestKnown
 from robustzoo.cards.claims import default_tolerance
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.masking import masking_signs
 from robustzoo.cards.metadata import timm_tags
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES
 from robustzoo.registry.describe import changes
@@ -83,6 +84,7 @@ def measured_on(evidence: Evidence) -> str:
         "The attacks run in the order shown, each on what still stands; "
         f"they broke {broken} of the {counts['clean_correct']} images that were classified correctly.\n"
         f"Pixel digest `{dataset['digest']}`, protocol digest `{protocol['digest']}`."
+        + "".join(f"\n\n**A sign against this number**: {sign}." for sign in masking_signs(evidence))
     )
 
 

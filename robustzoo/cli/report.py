@@ -114,7 +114,7 @@ def _dataset(document: Evidence, data: str | None, data_root: Path | None) -> Im
 
 
 def _numbers(document: Evidence, others: list[Evidence]) -> dict[str, Any]:
-    from robustzoo.evaluation.masking import masking_signs
+    from robustzoo.cards.masking import masking_signs
     from robustzoo.evaluation.per_class import per_class
     from robustzoo.evaluation.report_figure import stages
 

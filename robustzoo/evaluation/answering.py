@@ -8,6 +8,7 @@ from torch import nn
 from robustzoo.cards.evidence import Evidence
 from robustzoo.data import ImageDataset
 from robustzoo.evaluation.guards import GuardError
+from robustzoo.evaluation.micro_batch import bounded
 from robustzoo.evaluation.witnessing import BORDERLINE, leads
 
 
@@ -21,8 +22,8 @@ def require_same_answers(
     Args:
         evidence: with its witness set, of this dataset. model: frozen, on the device.
     """
-    size = evidence.doc["micro_batch_size"]
     verdicts, witnesses = evidence.verdicts, evidence.witness_set
+    size = bounded(evidence.doc["micro_batch_size"], len(verdicts))
     for start in range(0, len(verdicts), size):
         part = verdicts[start : start + size]
         ahead = leads(

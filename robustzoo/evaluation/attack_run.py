@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from robustzoo.cards.masking import masking_warning
 from robustzoo.evaluation.cost import passes_at_most, seconds_at_most
 from robustzoo.evaluation.findings import Finding
 from robustzoo.evaluation.identity import weights_hash
@@ -57,15 +58,23 @@ def attack_all(
     run_in_workers(model, copies, work, ledger, workers, record)
 
 
-def robust_ids(
+def attacked(
     model: nn.Module, work: Work, ids: Sequence[int], workers: int, reporter: Reporter
-) -> list[int]:
-    """Those of `ids` that the model classifies correctly, unattacked and under the work's protocol;
-    ascending.
+) -> tuple[list[int], str | None]:
+    """Those of `ids` that the model classifies correctly, unattacked and under the work's protocol,
+    ascending; and the warning about zero gradients, where there were many.
 
     Args:
         model, workers: as of `attack_all`.
     """
     ledger = Ledger(ids, [member.attack for member in work.protocol.members], work.micro_batch_size)
     attack_all(model, work, ledger, min(workers, max(len(ids), 1)), reporter)
-    return sorted(sample["id"] for sample in ledger.samples() if sample["robust"])
+    robust = sorted(sample["id"] for sample in ledger.samples() if sample["robust"])
+    return robust, masking_warning(ledger.blind, ledger.correct)
+
+
+def robust_ids(
+    model: nn.Module, work: Work, ids: Sequence[int], workers: int, reporter: Reporter
+) -> list[int]:
+    """The first that `attacked` gives."""
+    return attacked(model, work, ids, workers, reporter)[0]

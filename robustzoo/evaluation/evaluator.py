@@ -16,6 +16,7 @@ from torch import nn
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.protocols import RANDOM_MODELS
 from robustzoo.cards.evidence import Evidence, EvidenceError
+from robustzoo.cards.masking import masking_warning
 from robustzoo.data import DataError, Subset
 from robustzoo.evaluation import machine, micro_batch
 from robustzoo.evaluation.answering import require_same_answers
@@ -48,12 +49,11 @@ from robustzoo.evaluation.evidence_files import (
     with_witnesses,
     write_evidence,
 )
-from robustzoo.evaluation.forward_guards import check_forward
+from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
 from robustzoo.evaluation.guards import (
     GuardError,
     check_eval_mode,
     check_labels,
-    masking_warning,
     outputs_note,
     probe_images,
     read_probe,
@@ -216,6 +216,15 @@ def evaluate(
         if size is None and shard is not None:
             size = min(micro_batch.DEFAULT, len(subset))  # a trial on each shard's machine could differ
         work, measured = _sized(work, size, workers, model, subset, reporter)
+        first = [dataset[i][0] for i in subset.indices[: work.micro_batch_size]]
+        check_micro_batch(
+            model,
+            first,
+            work.micro_batch_size,
+            device,
+            gradients=protocol != "square",
+            random=protocol == RANDOM_MODELS,
+        )
         described = {"name": identity.name, "sha256": identity.sha256}
         if identity.sha256 is None:  # so that no other weights of that name pass for these
             described["weights"] = weights

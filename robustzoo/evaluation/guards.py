@@ -9,16 +9,14 @@ robustzoo.data.)
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from robustzoo.attacks.frozen import with_mode
 from robustzoo.data import ImageDataset
-
-# Share of the attacked images beyond which zero gradients are no accident.
-_FEW = 0.01
 
 
 class EvaluationWarning(UserWarning):
@@ -57,37 +55,23 @@ def outputs_note(classes: Sequence[str], num_classes: int) -> str | None:
     )
 
 
-def masking_warning(blind: Mapping[str, int], attacked: int) -> str | None:
-    """What to say of gradients that were zero throughout; None where that is no more than a few images.
-
-    Args:
-        blind: attack -> images for which every gradient it asked for was zero.
-        attacked: images that were classified correctly, and so attacked.
-    """
-    many = {attack: count for attack, count in blind.items() if count > _FEW * attacked}
-    if not many:
-        return None
-    counts = ", ".join(f"{attack} on {count} of {attacked} images" for attack, count in many.items())
-    return (
-        f"gradient masking suspected: every gradient was zero for {counts}, so these attacks could not "
-        "search and the robust accuracy may be overestimated. Look for rounding, detach or saturated "
-        "outputs in the model, and evaluate it without them or with a protocol that includes `square`"
-    )
-
-
 def check_eval_mode(model: nn.Module) -> None:
-    """Every module must be in eval mode.
+    """Every module that has a mode must be in eval mode.
 
     Raises:
         GuardError: names the first modules that are in training mode.
     """
-    training = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
+    training = [name or type(model).__name__ for name, module in with_mode(model) if module.training]
     if training:
         modules = "1 module is" if len(training) == 1 else f"{len(training)} modules are"
+        exported = sum(1 for _ in with_mode(model)) < sum(1 for _ in model.modules())
+        advice = "call model.eval() first"
+        if exported:  # torch.export's modules raise in eval(), and with them whatever holds them
+            advice = "set `training = False` on these, since what torch.export made refuses eval()"
         more = f" and {len(training) - 3} more" if len(training) > 3 else ""
         raise GuardError(
             f"{modules} in training mode ({', '.join(training[:3])}{more}); expected none, "
-            "since dropout and batch statistics change the verdicts: call model.eval() first"
+            f"since dropout and batch statistics change the verdicts: {advice}"
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from robustzoo.cards.model_names import unpublished_name
 from robustzoo.models.pixel_model import PixelModel
@@ -64,12 +64,22 @@ def weights_hash(model: nn.Module) -> str | None:
 
 
 def state_digest(model: nn.Module) -> str:
-    """SHA-256 (hex) over the class of the model and its parameters and buffers in memory, names included.
+    """SHA-256 (hex) over the class of the model and its parameters and buffers in memory, names included, and
+    over the constants of scripted code.
 
     What else a forward may use (attributes that are no tensors, code) it cannot see.
     """
     digest = hashlib.sha256(f"{type(model).__module__}.{type(model).__qualname__}".encode())
     for name, tensor in sorted((*model.named_parameters(), *model.named_buffers()), key=lambda pair: pair[0]):
         digest.update(f"\0{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        digest.update(_bytes(tensor))
+    for module in model.modules():
+        graph = getattr(module, "inlined_graph", None) if isinstance(module, torch.jit.ScriptModule) else None
+        for node in [] if graph is None else graph.findAllNodes("prim::Constant"):
+            if node.hasAttribute("value") and node.kindOf("value") == "t":
+                digest.update(_bytes(node.t("value")))  # jit.freeze writes the weights into the code
     return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from robustzoo.attacks.pgd import pgd, uniform_start
+from robustzoo.cards.masking import square_sign
 from robustzoo.evaluation.attack_run import robust_ids
-from robustzoo.evaluation.masking import square_sign
 from robustzoo.evaluation.prepared import Prepared, prepared
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.witnessing import leads

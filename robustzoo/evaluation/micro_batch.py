@@ -40,6 +40,11 @@ def find(model: Callable[[Tensor], Tensor], x: Tensor, count: int, device: torch
     return min(size, count)
 
 
+def bounded(size: int, count: int) -> int:
+    """A micro-batch that a file states, but no more than `count` images fill, or DEFAULT."""
+    return min(size, max(count, DEFAULT))
+
+
 def fit(
     model: Callable[[Tensor], Tensor],
     x: Tensor,

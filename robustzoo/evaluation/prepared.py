@@ -21,7 +21,7 @@ from robustzoo.evaluation.arguments import (
     check_threat_model,
     check_whole,
 )
-from robustzoo.evaluation.forward_guards import check_forward
+from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
 from robustzoo.evaluation.guards import check_eval_mode, check_labels, probe_images, read_probe
 from robustzoo.evaluation.identity import identify
 from robustzoo.evaluation.samples import choose_samples, open_samples
@@ -99,6 +99,8 @@ def prepared(
         subset = choose_samples(dataset, None if n is None or n >= len(dataset) else n)
         size = min(micro_batch.DEFAULT, len(subset)) if micro_batch_size is None else micro_batch_size
         size = micro_batch.within_memory(model, dataset[subset.indices[0]][0], size, place)
+        first = [dataset[i][0] for i in subset.indices[:size]]
+        check_micro_batch(model, first, size, place, gradients=True, random=False)
         ready = Prepared(
             model,
             identify(model, name).name,

@@ -8,7 +8,7 @@ from robustzoo.cards.best_known import best_known
 from robustzoo.cards.catalog_images import images_problem
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import shard_problem
-from robustzoo.evaluation.masking import masking_signs
+from robustzoo.cards.masking import masking_signs
 from robustzoo.evaluation.per_class import chosen, per_class
 from robustzoo.evaluation.progress import duration
 from robustzoo.printable import one_line

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from robustzoo.cards.evidence import Evidence
-from robustzoo.evaluation.masking import masking_signs
+from robustzoo.cards.masking import masking_signs
 from robustzoo.evaluation.per_class import per_class
 from robustzoo.evaluation.report import report
 from robustzoo.evaluation.report_figure import stages

@@ -16,7 +16,7 @@ from torch import nn
 
 from robustzoo.attacks.protocols import Protocol
 from robustzoo.cards.statistics import FailureSequence
-from robustzoo.evaluation.attack_run import robust_ids
+from robustzoo.evaluation.attack_run import attacked
 from robustzoo.evaluation.evaluator import cost_line
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.work import Work
@@ -45,6 +45,7 @@ class Spot:
         drawn, failures: survivors attacked with the whole protocol, and how many of those it broke.
         low, high: bounds on the failures among all survivors, at 95 % whenever one stops; equal where known.
         entropy: hexadecimal seed of the draw, from the system; None where nothing was drawn.
+        masking: what the zero gradients say that the attacks met, in words; None where there were few.
     """
 
     survivors: int
@@ -53,6 +54,7 @@ class Spot:
     low: int
     high: int
     entropy: str | None = None
+    masking: str | None = None
 
     @property
     def least(self) -> int:
@@ -104,9 +106,9 @@ def spot(
     tier = FirstTier(**vars(work))
     x = work.dataset[indices[0]][0]
     reporter.say(cost_line(model, x, tier, len(indices), workers), "cost")
-    survivors = robust_ids(model, tier, indices, workers, reporter)
+    survivors, masking = attacked(model, tier, indices, workers, reporter)
     if tier.protocol == work.protocol:  # there is no more to run: every survivor is robust
-        return Spot(len(survivors), len(survivors), 0, 0, 0)
+        return Spot(len(survivors), len(survivors), 0, 0, 0, masking=masking)
     if bounds.least <= len(survivors):
         reporter.say(
             f"{len(survivors)} survived. Of these, drawn at random until the claim is decided, at most: "
@@ -115,10 +117,13 @@ def spot(
         )
 
     def broken(ids: Sequence[int]) -> list[bool]:
-        robust = set(robust_ids(model, work, ids, workers, reporter))
+        nonlocal masking
+        robust, sign = attacked(model, work, ids, workers, reporter)
+        masking = masking or sign  # of the first tier where that has one, since it met all images
         return [i not in robust for i in ids]
 
-    return decide(survivors, bounds, broken, work.micro_batch_size * workers, say=reporter.say)
+    found = decide(survivors, bounds, broken, work.micro_batch_size * workers, say=reporter.say)
+    return replace(found, masking=masking)
 
 
 def decide(

@@ -14,19 +14,21 @@ import torch
 from torch import nn
 
 from robustzoo.attacks.frozen import frozen
+from robustzoo.attacks.protocols import RANDOM_MODELS
 from robustzoo.cards.claims import Claim, default_tolerance
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.masking import masking_signs
 from robustzoo.cards.metadata import weights_sha256
 from robustzoo.cards.model_names import public_name
 from robustzoo.cards.rendered import require_rendered, split_notes
 from robustzoo.cards.visible import require_same
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset
-from robustzoo.evaluation import machine
+from robustzoo.evaluation import machine, micro_batch
 from robustzoo.evaluation.arguments import check_seed, check_whole
 from robustzoo.evaluation.comparability import card_differences, data_differences, open_stated
 from robustzoo.evaluation.evaluator import evaluate
-from robustzoo.evaluation.forward_guards import check_forward
+from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
 from robustzoo.evaluation.guards import probe_images, read_probe
 from robustzoo.evaluation.judging import (
     judge_clean,
@@ -204,7 +206,6 @@ def _check(
     """Replay, then attack again as `mode` and `run` (seed, workers, device, progress) say; fills in the
     report."""
     claim, counts, indices = report.claim, evidence.doc["counts"], evidence.doc["dataset"]["indices"]
-    size = evidence.doc["micro_batch_size"]
     device = machine.find_device(run["device"] or "cpu")
     with (
         Reporter(run["progress"]) as reporter,
@@ -212,6 +213,7 @@ def _check(
         machine.placed(model, device),
         frozen(model),
     ):
+        size = _micro_batch(report, evidence, model, dataset, mode, run["workers"], device)
         reporter.say(replay_cost(model, dataset, len(indices), witnesses, size, device), "cost")
         found = replay(model, dataset, indices, witnesses, claim.threat_model, size, device)
         here = machine.fingerprint(device, size)
@@ -238,11 +240,12 @@ def _check(
     judge_clean(report)
     note_evidence(report)
     if mode == "replay":
+        report.masking = masking_signs(evidence)
         judge_replay(report)
         return
     report.seed = run["seed"]
     if mode == "spot":
-        _spot_check(report, evidence, model, dataset, device, run)
+        _spot_check(report, evidence, model, dataset, size, device, run)
         return
     fresh = evaluate(
         model,
@@ -254,6 +257,7 @@ def _check(
         name=claim.model_name,
         **run,
     )
+    report.masking = masking_signs(fresh)
     report.numbers["robust_found"] = fresh.robust_accuracy.correct
     _compare_verdicts(report, evidence, fresh, found)
     judge_full(report)
@@ -264,6 +268,7 @@ def _spot_check(
     evidence: Evidence,
     model: nn.Module,
     dataset: ImageDataset,
+    size: int,
     device: torch.device,
     run: dict[str, Any],
 ) -> None:
@@ -271,7 +276,7 @@ def _spot_check(
     bounds, claim = spot_bounds(report), report.claim
     found = None
     if bounds is not None:
-        size, indices = evidence.doc["micro_batch_size"], evidence.doc["dataset"]["indices"]
+        indices = evidence.doc["dataset"]["indices"]
         with (
             Reporter(run["progress"]) as reporter,
             machine.strict_arithmetic(device),
@@ -279,13 +284,42 @@ def _spot_check(
             frozen(model),
         ):
             probe = probe_images(read_probe(dataset)).to(device)
-            num_classes = check_forward(model, probe, gradients=claim.protocol != "square")
+            asks = {"gradients": claim.protocol != "square", "random": claim.protocol == RANDOM_MODELS}
+            num_classes = check_forward(model, probe, **asks)
+            first = [dataset[i][0] for i in indices[:size]]
+            check_micro_batch(model, first, size, device, **asks)
             work = Work(
                 dataset, claim.protocol, claim.threat_model, num_classes, run["seed"], size, str(device)
             )
             found = spot(model, work, indices, bounds, min(run["workers"], len(indices)), reporter)
         report.entropy = found.entropy
+        report.masking = [] if found.masking is None else [found.masking]
     judge_spot(report, found)
+
+
+def _micro_batch(
+    report: ClaimReport,
+    evidence: Evidence,
+    model: nn.Module,
+    dataset: ImageDataset,
+    mode: str,
+    workers: int,
+    device: torch.device,
+) -> int:
+    """The Evidence's micro-batch, so that equal runs give equal bits, as far as it is no more than padding
+    and fits into memory; a smaller one is noted."""
+    stated, claim = evidence.doc["micro_batch_size"], report.claim
+    size = micro_batch.bounded(stated, claim.n)
+    x = dataset[evidence.doc["dataset"]["indices"][0]][0]
+    gradients = mode != "replay" and claim.protocol != "square"
+    size = micro_batch.within_memory(model, x, size, device, workers, gradients=gradients)
+    size, _ = micro_batch.fit(model, x, size, device, gradients=gradients)
+    if size < stated:
+        report.notes.append(
+            f"the Evidence states a micro-batch of {stated}; {size} is used here, as much as {claim.n} "
+            f"images fill and the memory of {device} holds"
+        )
+    return size
 
 
 def _note_witnesses(report: ClaimReport, found: Replay) -> None:

@@ -37,6 +37,8 @@ class ClaimReport:
         reasons: one line for each part, with its numbers.
         differences: field -> (claimed, found), where the claim cannot be compared.
         notes: what else a reader should know.
+        masking: signs of gradient masking, in words, that the attacks of this run met, or of a replay the
+            Evidence; with any, the robust accuracy may be overestimated, whatever the outcome.
         seed: of the attacks; None for a replay.
         entropy: of the survivors that a spot check drew, hexadecimal; None where nothing was drawn.
         fingerprint: field -> (in the evidence, here), where this machine differs from the evidence's.
@@ -50,6 +52,7 @@ class ClaimReport:
     reasons: dict[str, str] = field(default_factory=dict)
     differences: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    masking: list[str] = field(default_factory=list)
     seed: int | None = None
     entropy: str | None = None
     fingerprint: dict[str, tuple[Any, Any]] | None = None
@@ -67,6 +70,7 @@ class ClaimReport:
         if not self.differences:
             lines += [f"  {part:<6} {self.parts[part]:<11} {self.reasons[part]}" for part in self.parts]
         lines += [f"  note: {note}" for note in self.notes]
+        lines += [f"  masking: {sign}" for sign in self.masking]
         if self.seed is not None:
             lines.append(f"  seed of this run: {self.seed}")
         if self.entropy is not None:
@@ -133,8 +137,9 @@ class VerificationReport:
 
     def text(self) -> str:
         """A report for people, several lines, no final newline."""
+        masked = ", with signs of gradient masking" if any(report.masking for report in self.claims) else ""
         lines = [
-            f"{self.name}: {self.outcome.upper()} by {self.mode}",
+            f"{self.name}: {self.outcome.upper()} by {self.mode}{masked}",
             f"weights: sha256 {self.sha256[:12]}..., as in the evidence",
         ]
         if any(report.outcome == "not comparable" for report in self.claims):

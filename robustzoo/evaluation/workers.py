@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import pickle
 import signal
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import torch
 from torch import nn
@@ -137,10 +140,30 @@ def _check_script() -> None:
         )
 
 
+class _Pickler(pickle.Pickler):
+    """Plain pickle, which names classes and functions by their module: refuses those that a notebook, `python
+    -c` or a prompt has defined, since no other process can import that."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        main = sys.modules["__main__"]
+        importable = getattr(main, "__file__", None) or getattr(main, "__spec__", None)
+        if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__" and not importable:
+            raise WorkerError(
+                f"{obj.__qualname__} is defined in a notebook, at a prompt or in `python -c`, where worker "
+                "processes cannot import it from: save it in a file, say mine.py, and write `from mine "
+                f"import {obj.__qualname__.partition('.')[0]}`, or use workers=1"
+            )
+        return NotImplemented
+
+
 def _dumps(what: tuple[nn.Module | ModelFolder, Work]) -> bytes:
     """Pickle once for all processes; plain pickle copies tensors, so that no memory is shared."""
+    payload = io.BytesIO()
     try:
-        return pickle.dumps(what)
+        _Pickler(payload).dump(what)
+        return payload.getvalue()
+    except WorkerError:
+        raise
     except Exception as error:  # each class refuses in its own way: spectral norms, scripted modules
         raise WorkerError(
             f"model or data cannot be sent to worker processes ({error}); expected a model folder, or a "

@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 import robustzoo
 from robustzoo.attacks.answers import NonFiniteLogits
 from robustzoo.cards import Evidence
+from robustzoo.cards.masking import masking_warning
 from robustzoo.data import DataError, TensorSource
 from robustzoo.evaluation.arguments import check_writable
 from robustzoo.evaluation.evaluator import evaluate
@@ -22,7 +23,6 @@ from robustzoo.evaluation.forward_guards import check_forward
 from robustzoo.evaluation.guards import (
     EvaluationWarning,
     GuardError,
-    masking_warning,
     outputs_note,
     probe_images,
 )

@@ -17,11 +17,11 @@ from torch import nn
 
 from robustzoo.attacks.protocols import protocol
 from robustzoo.cards import Evidence
+from robustzoo.cards.masking import masking_signs
 from robustzoo.cli import group
 from robustzoo.data import load_dataset
 from robustzoo.data.sources import TensorSource
 from robustzoo.evaluation.evaluator import evaluate
-from robustzoo.evaluation.masking import masking_signs
 from robustzoo.evaluation.pictures import choose_pictures
 from robustzoo.evaluation.report import report
 from robustzoo.evaluation.report_figure import png, stages

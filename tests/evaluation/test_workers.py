@@ -87,6 +87,28 @@ def test_a_script_on_standard_input_is_told_to_become_a_file(tmp_path):
     assert "'<stdin>', which worker processes cannot import; expected a file: save the script" in last
 
 
+NOTEBOOK = (
+    "import torch, robustzoo\n"
+    "class Mine(torch.nn.Sequential):\n"
+    "    pass\n"
+    "model = {}(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()\n"
+    "data = torch.rand(4, 1, 2, 2), torch.tensor([0, 1, 0, 1])\n"
+    "robustzoo.evaluate(model, data, 'linf:0.1', 'pgd-2', workers=2, progress=False)\n"
+    "print('done')\n"
+)
+
+
+def test_a_class_of_a_notebook_is_refused_at_once_and_an_importable_one_works():
+    def run(kind):
+        command = [sys.executable, "-c", NOTEBOOK.format(kind)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+    refused = run("Mine")
+    last = refused.stderr.strip().splitlines()[-1]
+    assert "Mine is defined in a notebook" in last and "`from mine import Mine`, or use workers=1" in last
+    assert run("torch.nn.Sequential").stdout == "done\n"
+
+
 class Meeting(nn.Module):
     """A classifier that in the calling process waits for a worker process to have begun.
 

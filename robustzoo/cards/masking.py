@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from robustzoo.cards.evidence import Evidence
-from robustzoo.evaluation.guards import masking_warning
 
 # Square uses no gradient, so it should find next to nothing after attacks that do: 0.2 points at most.
 SQUARE_SHARE = 0.002
+# Share of the attacked images beyond which zero gradients are no accident.
+_FEW = 0.01
 
 
 def masking_signs(evidence: Evidence, others: Iterable[Evidence] = ()) -> list[str]:
@@ -34,6 +35,24 @@ def masking_signs(evidence: Evidence, others: Iterable[Evidence] = ()) -> list[s
             "round differently. A random model needs a protocol that averages over draws"
         )
     return signs
+
+
+def masking_warning(blind: Mapping[str, int], attacked: int) -> str | None:
+    """What to say of gradients that were zero throughout; None where that is no more than a few images.
+
+    Args:
+        blind: attack -> images for which every gradient it asked for was zero.
+        attacked: images that were classified correctly, and so attacked.
+    """
+    many = {attack: count for attack, count in blind.items() if count > _FEW * attacked}
+    if not many:
+        return None
+    counts = ", ".join(f"{attack} on {count} of {attacked} images" for attack, count in many.items())
+    return (
+        f"gradient masking suspected: every gradient was zero for {counts}, so these attacks could not "
+        "search and the robust accuracy may be overestimated. Look for rounding, detach or saturated "
+        "outputs in the model, and evaluate it without them or with a protocol that includes `square`"
+    )
 
 
 def square_sign(broken: int, n: int) -> str | None:
