@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -14,9 +15,11 @@ from robustzoo.cards.evidence import Evidence, EvidenceError
 from robustzoo.cards.witnesses import WitnessError, Witnesses
 from robustzoo.data import ImageDataset, Subset
 from robustzoo.evaluation.guards import GuardError
+from robustzoo.registry.catalog import OWN_DATA_MARK
 
 # Terms that an Evidence states only where they are not the rule.
 _OPTIONAL = ("search", "smaller_epsilons", "shard")
+_LONGEST_STEM = 150  # of a file's name without its ending; 255 bytes are the limit of most systems
 _WAYS_OUT = "choose another folder (out=..., on the command line --out DIR), or delete"
 
 
@@ -65,7 +68,14 @@ def place_of(evidence: Evidence, out: Path) -> Path:
 
 def _path(out: Path, protocol: str, *dataset: str) -> Path:
     stem = f"{protocol}.{'-'.join(dataset)}"
-    return out / "evidence" / f"{re.sub(r'[^A-Za-z0-9._+-]', '_', stem)}.json"
+    name = re.sub(r"[^A-Za-z0-9._+-]", "_", stem)
+    # A digest tells apart what the file name cannot: other letters, and long names. (The colon of
+    # "folder:NAME" needs none: no other ids have it.)
+    if name != stem.replace(OWN_DATA_MARK, "_", 1) or len(name) > _LONGEST_STEM:
+        name = (
+            f"{name[:_LONGEST_STEM]}-{hashlib.sha256(stem.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+        )
+    return out / "evidence" / f"{name}.json"
 
 
 def refuse_to_replace(path: Path, terms: dict[str, Any]) -> None:
@@ -144,7 +154,7 @@ def _difference(term: str, there: Any, here: Any) -> str:
     if term == "threat_model":
         there, here = (f"{t['norm']}:{t['epsilon']}" if isinstance(t, dict) else t for t in (there, here))
     elif isinstance(there, dict) and isinstance(here, dict):
-        keys = [key for key in here if here[key] != there.get(key)]
+        keys = [key for key in {**here, **there} if here.get(key) != there.get(key)]
         return f"{term} differs in {', '.join(keys)}"
     shown = ["none" if value is None else value for value in (there, here)]
     return f"{term.replace('_', ' ')} {shown[0]} there, {shown[1]} here"
