@@ -44,9 +44,10 @@ class OpenedModel:
         """
         from robustzoo.evaluation.samples import FolderOptions, open_samples
 
-        given, data_root = options.pop("data") or self.dataset, options.pop("data_root")
+        given, data_root = options.pop("data"), options.pop("data_root")
+        given = self.dataset if given is None else given
         reading = {key: options.pop(key) for key in ("resize", "crop", "interpolation", "classes")}
-        if given:
+        if given is not None:
             return open_samples(given, self.module, data_root, FolderOptions(**reading))
         raise ModelArgumentError(
             "this model has no dataset of its own: name one, or a folder with one sub-folder of images per "

@@ -15,6 +15,7 @@ from robustzoo.registry.names import did_you_mean
 _NUMBER = re.compile(r"[0-9]+")
 _WNID = re.compile(r"n[0-9]{8}")
 _IMAGENET_CLASSES = 1000
+_MOST_LABEL = 10**6  # a folder of a larger number is no label
 _MOST_BYTES = 10_000_000  # of a file of class names
 
 
@@ -58,7 +59,7 @@ def order_of(folders: Sequence[str], num_classes: int | None = None) -> ClassOrd
         numbers = [int(name) for name in by_number]
         places = numbers in ([*range(len(numbers))], [*range(1, len(numbers) + 1)])
         few = num_classes is not None and len(numbers) < num_classes and numbers[-1] < num_classes
-        if len(set(numbers)) == len(numbers) and (not places or few) and numbers[-1] < 10**6:
+        if len(set(numbers)) == len(numbers) and (not places or few) and numbers[-1] < _MOST_LABEL:
             index = dict(zip(by_number, numbers, strict=True))
             return ClassOrder(
                 index,
@@ -72,7 +73,15 @@ def order_of(folders: Sequence[str], num_classes: int | None = None) -> ClassOrd
             )
     alike = len({_NUMBER.sub("#", name) for name in folders}) == 1
     if by_text == by_number:
-        return _by_place(by_text, "in their order")
+        numbered = all(map(_NUMBER.fullmatch, folders)) and int(by_number[-1]) >= _MOST_LABEL
+        return _by_place(
+            by_text,
+            "in their order",
+            "the numbers of the class folders are too large for labels, and they are counted from 0; if that "
+            "is not meant, state the classes in order with --classes FILE"
+            if numbered
+            else "",
+        )
     other = ", ".join((by_text if alike else by_number)[:4])
     warning = (
         f"ordered {'as text' if alike else 'by their numbers'} the class folders would be {other}, ... "

@@ -77,7 +77,7 @@ class Fit:
             return cls(size, resize, mode, stated["interpolation"], fill=fill)
         except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
             raise DataError(
-                f"the model's preprocessing is {dict(stated)!r}, which gives no transform ({error}); "
+                f"the model's preprocessing is {stated!r}, which gives no transform ({error}); "
                 "state one with --resize, --crop and --interpolation"
             ) from error
 

@@ -122,6 +122,10 @@ def data_place(text: str) -> tuple[str | None, Path | None]:
     """
     if text in LOADERS:
         return text, None
+    if not text.strip() or (text.endswith(":") and text[:-1] in (*LOADERS, FOLDER)):
+        raise DataError(  # a shell variable that was not set; Path("") would be the working directory
+            f"data is {text!r}, which names no folder; expected NAME, NAME:DIR or DIR"
+        )
     name, colon, folder = text.partition(":")
     if colon and folder and (name in LOADERS or name == FOLDER) and not Path(text).is_dir():
         return name, Path(folder)

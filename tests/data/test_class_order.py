@@ -29,6 +29,7 @@ def test_twelve_numbered_folders_keep_their_order(start, before):
         (["01", "02", "10"], None, [1, 2, 10], "taken for labels"),
         (["000", "001", "002"], None, [0, 1, 2], ""),
         (["1", "01"], None, None, ""),
+        (["0", "99999999999"], None, [0, 1], "too large for labels"),
         (["a2", "a10", "b1"], None, [1, 0, 2], "by their numbers"),
         (["n01440764", "n02099712"], 2, [0, 1], ""),
         (["n01440764", "n02099712"], None, [0, 1], "synsets of ImageNet"),

@@ -70,6 +70,7 @@ def test_what_cannot_be_brought_to_size_is_named(fit, words):
         {"crop_pct": 0.9, "crop_mode": "diagonal", "interpolation": "bicubic"},
         {"crop_pct": 0.9, "crop_mode": "center", "interpolation": "random"},
         {},
+        "x",
     ],
 )
 def test_preprocessing_that_is_none_of_timms_is_refused(stated):

@@ -151,6 +151,8 @@ def test_models_of_timm_get_their_own_preprocessing(tmp_path):
         ("FOLDER", {"crop": "axb"}, r"--crop axb: expected a size"),
         ("FOLDER", {"resize": "4", "crop": "8"}, "cannot crop 8 x 8 pixels from 4 x 4"),
         ("digit:FOLDER", {}, r"'digit' is no dataset.*Did you mean digits"),
+        ("imagenet:", {}, "'imagenet:', which names no folder"),
+        ("", {}, "'', which names no folder"),
         ("digits:FOLDER", {}, "would not be read"),
         ("FOLDER", {"classes": "absent.txt"}, "cannot be read"),
         (

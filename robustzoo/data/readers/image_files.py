@@ -63,9 +63,14 @@ def left_out_text(where: Path, left_out: Counter[str], outside: int) -> str:
     """
     parts = []
     if left_out:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in left_out.most_common(5))
+        kinds = ", ".join(f"{count} {printable(kind)}" for kind, count in left_out.most_common(5))
         more = f" and {len(left_out) - 5} more kinds" if len(left_out) > 5 else ""
         parts.append(f"{sum(left_out.values())} files are no images that Pillow reads here ({kinds}{more})")
     if outside:
         parts.append(f"{outside} images lie outside the class folders")
-    return f"left out of {where}: {'; '.join(parts)}" if parts else ""
+    return f"left out of {printable(str(where))}: {'; '.join(parts)}" if parts else ""
+
+
+def printable(name: str) -> str:
+    """A name without what moves a terminal's cursor or cannot be written."""
+    return "".join(c if c.isprintable() else "?" for c in name)

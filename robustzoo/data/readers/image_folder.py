@@ -14,7 +14,7 @@ from robustzoo.data.class_order import order_of, stated_order
 from robustzoo.data.decoding import decode, formats, suffixes
 from robustzoo.data.fitting import IMAGENET, Fit
 from robustzoo.data.image_dataset import DataError, existing_root
-from robustzoo.data.readers.image_files import hidden, images_under, left_out_text, suffix_of
+from robustzoo.data.readers.image_files import hidden, images_under, left_out_text, printable, suffix_of
 from robustzoo.data.readers.photographs import Photographs
 from robustzoo.registry.catalog import DATASETS, OWN_DATA_MARK
 
@@ -117,7 +117,7 @@ def open_folder(
     names = class_folders(folder) if folder.is_dir() else []
     _refuse_other_layouts(folder, names)
     order = order_of(names, num_classes) if classes is None else stated_order(names, classes)
-    name = "".join(c if c.isprintable() else "?" for c in folder.resolve().name)
+    name = printable(folder.resolve().name)
     dataset = ImageFolder(
         f"folder{OWN_DATA_MARK}{name}",
         "test",
@@ -130,7 +130,7 @@ def open_folder(
     if fit is None and (size := dataset.small_size()) is not None:
         dataset.refit(Fit(size))
     dataset.transform = dataset.fit.to_json()
-    dataset.notes = (f"{len(dataset):,} images of {folder}: {dataset.fit.text()}", order.text())
+    dataset.notes = (f"{len(dataset):,} images of {dataset.key}: {dataset.fit.text()}", order.text())
     dataset.warnings += (order.warning,) if order.warning else ()
     return dataset
 
