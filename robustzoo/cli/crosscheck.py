@@ -32,7 +32,7 @@ from robustzoo.cli.say import say
     "--micro-batch", "micro_batch_size", type=click.IntRange(min=1), help="Images per forward pass."
 )
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable table, with ids; errors too.")
-def crosscheck(model: str, attacks: str, data: str | None, as_json: bool, **options) -> None:
+def crosscheck(model: str, attacks: str, as_json: bool, **options) -> None:
     """Compare our attacks with another package's, one by one, on MODEL (named as for `evaluate`).
 
     The result is a table of agreement, not Evidence: what another package finds keeps that package's name.
@@ -45,7 +45,7 @@ def crosscheck(model: str, attacks: str, data: str | None, as_json: bool, **opti
         loaded = open_model(model)
         result = run(
             loaded.module,
-            loaded.data(data),
+            loaded.images(options),
             options.pop("threat_model"),
             attacks=[attack.strip() for attack in attacks.split(",") if attack.strip()],
             name=loaded.name,

@@ -10,6 +10,7 @@ import click
 
 from robustzoo.cli.json_errors import JsonErrors
 from robustzoo.cli.models import open_model, refuse_unknown
+from robustzoo.cli.options import images as image_options
 from robustzoo.cli.options import seed, workers
 from robustzoo.cli.own_output import own_output
 from robustzoo.cli.say import say
@@ -17,16 +18,7 @@ from robustzoo.cli.say import say
 
 @click.command(cls=JsonErrors)
 @click.argument("model")
-@click.option(
-    "--data",
-    "data",
-    metavar="DATASET",
-    help="Dataset name, or a folder of the model's dataset (for digits: one sub-folder of images per class); "
-    "default: the model's own dataset.",
-)
-@click.option(
-    "--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files (not for digits)."
-)
+@image_options
 @click.option(
     "--threat-model",
     "threat_models",
@@ -82,7 +74,6 @@ from robustzoo.cli.say import say
 )
 def evaluate(
     model: str,
-    data: str | None,
     threat_models: tuple[str, ...],
     epsilons: str | None,
     out: Path | None,
@@ -115,7 +106,7 @@ def evaluate(
     several = epsilons is not None or len(threat_models) > 1
     with own_output(as_json):
         loaded = open_model(model)
-        images = loaded.data(data)
+        images = loaded.images(options)
         chosen = threat_models or (getattr(loaded.module, "threat_model", None),)
         options |= {
             "name": loaded.name,

@@ -16,7 +16,7 @@ from robustzoo.cli.say import say
 @click.command(cls=JsonErrors)
 @attacked_model
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable result, and errors.")
-def masking(model: str, data: str | None, as_json: bool, **options) -> None:
+def masking(model: str, as_json: bool, **options) -> None:
     """Look for signs of gradient masking in MODEL (named as for `evaluate`), and say them in words.
 
     Zero gradients, a loss that gradient steps do not raise, Square doing better than gradient attacks, and a
@@ -29,7 +29,7 @@ def masking(model: str, data: str | None, as_json: bool, **options) -> None:
         loaded = open_model(model)
         found = probe_masking(
             loaded.module,
-            loaded.data(data),
+            loaded.images(options),
             options.pop("threat_model"),
             name=loaded.name,
             **options,

@@ -16,6 +16,8 @@ from robustzoo.hub.names import refuse_unpublished, registered_entry
 if TYPE_CHECKING:
     from torch import nn
 
+    from robustzoo.data import ImageDataset
+
 _FACTORY = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]+)")
 _TIMM, _HUB = "timm:", "hf-hub:"
 
@@ -34,10 +36,18 @@ class OpenedModel:
     dataset: str | None = None
     folder: Path | None = None
 
-    def data(self, given: str | None) -> str:
-        """The data that are meant. Raises: ModelArgumentError where none are given and it has none."""
-        if given or self.dataset:
-            return given or self.dataset
+    def images(self, options: dict[str, Any]) -> ImageDataset:
+        """The images that the options of `robustzoo.cli.options.images` mean, which are taken out of them.
+
+        Raises: ModelArgumentError where none are named and it has none of its own; DataError, MissingData.
+        """
+        from robustzoo.evaluation.samples import FolderOptions, open_samples
+
+        given, data_root = options.pop("data"), options.pop("data_root")
+        given = self.dataset if given is None else given
+        reading = {key: options.pop(key) for key in ("resize", "crop", "interpolation", "classes")}
+        if given is not None:
+            return open_samples(given, self.module, data_root, FolderOptions(**reading))
         raise ModelArgumentError(
             "this model has no dataset of its own: name one, or a folder with one sub-folder of images per "
             "class, with --data (and the threat model with --threat-model, for example linf:8/255)"

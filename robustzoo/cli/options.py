@@ -45,7 +45,36 @@ class FileToWrite(click.Path):
 
 
 data_root = click.option(
-    "--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files."
+    "--data-root",
+    type=click.Path(path_type=Path),
+    help="Folder of the dataset's files (not for digits); as in --data NAME:DIR.",
+)
+data = click.option(
+    "--data",
+    metavar="NAME|NAME:DIR|DIR",
+    help="A dataset's name, with its files in DIR, or a folder: of the model's dataset, or (as folder:DIR "
+    "always) with one sub-folder of images per class. Default: the model's own dataset.",
+)
+classes = click.option(
+    "--classes",
+    type=click.Path(path_type=Path),
+    help="File with the names of the class folders in the order of the labels, one a line.",
+)
+# Which images, and how they are brought to the model's size.
+images = together(
+    data,
+    data_root,
+    click.option(
+        "--resize",
+        metavar="N|HxW|none",
+        help="Of a folder's images: scale the short side to N pixels, or both sides to HxW; default: the "
+        "model's own way, else 8/7 of the crop. Images of the crop's size are kept unless this is given.",
+    ),
+    click.option("--crop", metavar="N|HxW", help="Size cropped at the centre; default: the model's."),
+    click.option(
+        "--interpolation", type=click.Choice(["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"])
+    ),
+    classes,
 )
 seed = click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every draw."
@@ -56,8 +85,7 @@ workers = click.option(
 # A model that is attacked on a few of its images, without Evidence.
 attacked_model = together(
     click.argument("model"),
-    click.option("--data", metavar="DATASET", help="As for `evaluate`; default: the model's own dataset."),
-    data_root,
+    images,
     click.option("--threat-model", metavar="NORM:EPS", help="Default: the model's own."),
     click.option(
         "--n",

@@ -12,7 +12,7 @@ import click
 
 from robustzoo.cli.json_errors import BAD_INPUT, JsonErrors, error_document, message_of, passes_through
 from robustzoo.cli.models import refuse_unknown
-from robustzoo.cli.options import workers
+from robustzoo.cli.options import classes, data, data_root, workers
 from robustzoo.cli.say import say, say_error
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 )
 @click.option("--mode", type=click.Choice(["replay", "spot", "full"]), default="replay", show_default=True)
 @click.option("--card", type=click.Path(path_type=Path), help="Another card than the folder's README.md.")
-@click.option(
-    "--data-root", type=click.Path(path_type=Path), help="Folder of the dataset's files (digits needs none)."
-)
+@data
+@data_root
+@classes
 @click.option(
     "--tolerance",
     type=click.IntRange(min=0),

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,9 +51,15 @@ class ImageDataset(Dataset, ABC):
     key: the name results carry. split: "train", "holdout" (training images kept out for choosing) or "test".
     labels: int64 (N,), or None where only reading the items tells. image_shape: (C, H, W). classes: K names.
     shortfall: what is missing of the catalog's images, in words for a report, or "" where nothing is.
+    transform: how images of other sizes were brought to image_shape, JSON-able, as Evidence states it; None
+    where the data themselves have that shape, or where the catalog says how. notes, warnings: what a caller
+    should be told of how the images were read.
     """
 
     shortfall: str = ""
+    transform: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -106,19 +113,6 @@ class ImageDataset(Dataset, ABC):
         return f"<{self.key} {self.split}: {len(self)} images {self.image_shape}, {self.num_classes} classes>"
 
 
-def decode(file, channels: int, origin: str) -> Image.Image:
-    """Read one image (a path or an open file) completely, as RGB or, for one channel, grey.
-
-    16-bit grey is brought to the nearest of 8 bits. origin: how an error names the image. Raises DataError
-    where the bytes are no image or break off.
-    """
-    advice = "fetch the file again or leave the image out (training does so with --skip-corrupt)"
-    with reading(f"{origin}: no readable image", advice), Image.open(file) as image:
-        if image.mode.startswith("I") or image.mode == "F":
-            image = _to_8_bits(image)
-        return image.convert("L" if channels == 1 else "RGB")
-
-
 @contextmanager
 def listing(what: str) -> Iterator[None]:
     """While folders are looked through: raises DataError, naming the place, where the system refuses one.
@@ -139,14 +133,6 @@ def listing(what: str) -> Iterator[None]:
 def _why(error: Exception) -> str:
     """The error without the address of a buffer, which says nothing and differs every time."""
     return re.sub(r" <_io\.\w+ object at 0x[0-9a-f]+>", "", str(error)) or type(error).__name__
-
-
-def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Grey of 16 bits as grey of 8 bits; Pillow's own conversion would make all above 255 white."""
-    pixels = np.asarray(image)
-    if pixels.dtype.kind == "f" or pixels.min() < 0 or pixels.max() > 65535:
-        raise ValueError(f"pixels of mode {image.mode}, expected 8 or 16 bits")
-    return Image.fromarray(np.rint(pixels / 257).astype(np.uint8))  # 65535 / 257 = 255
 
 
 def to_bytes(image: Image.Image) -> np.ndarray:

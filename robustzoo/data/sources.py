@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numbers
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ from torch import Tensor
 
 from robustzoo.data.datasets import LOADERS, load_dataset
 from robustzoo.data.image_dataset import DataError, ImageDataset, listing, refuse_root
+from robustzoo.data.items import FLOAT_LABELS, check_dense, check_pixels, read_item
 from robustzoo.data.readers.image_folder import open_folder
-
-_FLOAT_LABELS = "labels must be integer class ids; convert them with .long()"
+from robustzoo.registry.catalog import OWN_DATA_MARK
+from robustzoo.registry.names import did_you_mean
 
 
 class TensorSource(ImageDataset):
@@ -26,7 +26,7 @@ class TensorSource(ImageDataset):
     Raises DataError on anything else, naming what was found.
     """
 
-    def __init__(self, x: Tensor, y: Tensor, num_classes: int | None = None, key: str = "tensors"):
+    def __init__(self, x: Tensor, y: Tensor, num_classes: int | None = None):
         if not isinstance(x, Tensor) or not isinstance(y, Tensor):
             raise DataError(
                 f"expected two tensors (images, labels), got {type(x).__name__} and {type(y).__name__}; "
@@ -34,10 +34,10 @@ class TensorSource(ImageDataset):
             )
         if x.ndim != 4 or 0 in x.shape:
             raise DataError(f"images must have shape (N, C, H, W) with no empty side, got {tuple(x.shape)}")
-        _check_pixels(x, "images")
+        check_pixels(x, "images")
         if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
-            raise DataError(f"labels have dtype {y.dtype}; {_FLOAT_LABELS}")
-        _check_dense(y, "labels")
+            raise DataError(f"labels have dtype {y.dtype}; {FLOAT_LABELS}")
+        check_dense(y, "labels")
         if y.shape != (len(x),):
             raise DataError(f"labels must have shape ({len(x)},), one per image, got {tuple(y.shape)}")
         labels = y.detach().cpu().to(torch.int64).numpy().copy()
@@ -45,21 +45,28 @@ class TensorSource(ImageDataset):
         for i in np.flatnonzero((labels < 0) | (labels >= num_classes))[:1]:
             raise DataError(_wrong_label(int(labels[i]), f"image {i}", num_classes))
         self._x = x.detach()
-        super().__init__(key, "test", labels, tuple(x.shape[1:]), tuple(map(str, range(num_classes))))
+        super().__init__(
+            f"data{OWN_DATA_MARK}tensors",
+            "test",
+            labels,
+            tuple(x.shape[1:]),
+            tuple(map(str, range(num_classes))),
+        )
 
     def _image(self, i: int) -> Tensor:
         return self._x[i].to("cpu", torch.float32, copy=True)
 
 
 class DatasetSource(ImageDataset):
-    """A torch map-style Dataset of (image, label) as a data set.
+    """A torch map-style Dataset of (image, label) as a data set, or of dictionaries {"image", "label"}.
 
-    Images: floating point (C, H, W) in [0, 1], all of one shape; labels: ints, NumPy integers or integer
-    tensors with one element. num_classes: default the length of dataset.classes, else the largest label + 1,
-    which reads every item. Items are checked when read. Raises DataError, naming the item.
+    Images: floating point (C, H, W) in [0, 1] or images of Pillow, all of one shape; labels: ints, NumPy
+    integers or integer tensors with one element. num_classes: default the length of dataset.classes, else
+    the largest label + 1, which reads every item. Items are checked when read. Raises DataError, naming the
+    item.
     """
 
-    def __init__(self, dataset: Any, num_classes: int | None = None, key: str | None = None):
+    def __init__(self, dataset: Any, num_classes: int | None = None):
         if (
             isinstance(dataset, Mapping)
             or not hasattr(dataset, "__len__")
@@ -68,13 +75,14 @@ class DatasetSource(ImageDataset):
         ):
             raise DataError(_no_dataset(dataset))
         self._dataset = dataset
-        names = tuple(map(str, getattr(dataset, "classes", ())))
+        names = _class_names(dataset)
         if num_classes is None:
             num_classes = len(names) or 1 + max(self._read(i)[1] for i in range(len(dataset)))
         if len(names) != num_classes:
             names = tuple(map(str, range(num_classes)))
         shape = tuple(self._read(0)[0].shape)
-        super().__init__(key or type(dataset).__name__, "test", None, shape, names)
+        key = f"dataset{OWN_DATA_MARK}{type(dataset).__name__}"  # a class called cifar10 is not CIFAR-10
+        super().__init__(key, "test", None, shape, names)
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -95,25 +103,40 @@ class DatasetSource(ImageDataset):
 
     def _read(self, i: int) -> tuple[Tensor, int]:
         try:
-            x, label = self._dataset[i]
+            item = self._dataset[i]
         except LookupError as error:
             raise DataError(
                 f"item {i} of {len(self._dataset)} cannot be read ({type(error).__name__}: {error}); "
                 "expected items at the positions from 0"
             ) from error
-        except (TypeError, ValueError) as error:
-            raise DataError(f"item {i} is no pair (image, label): {error}") from error
-        if not isinstance(x, Tensor) or x.ndim != 3:
-            found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise DataError(
-                f"the image of item {i} must be a tensor (C, H, W), got {found}; add a ToTensor transform"
-            )
-        _check_pixels(x, f"the image of item {i}")
-        if isinstance(label, Tensor) and label.numel() == 1:
-            label = label.item()
-        if not isinstance(label, numbers.Integral) or isinstance(label, bool):
-            raise DataError(f"item {i} has label {label!r} ({type(label).__name__}); {_FLOAT_LABELS}")
-        return x.detach().to("cpu", torch.float32), int(label)
+        return read_item(item, i)
+
+
+FOLDER = "folder"  # the NAME that says of a DIR that it is nobody's but the caller's
+
+
+def data_place(text: str) -> tuple[str | None, Path | None]:
+    """(name of the catalog, FOLDER or None; folder or None) that text means: NAME, NAME:DIR or DIR.
+
+    A name of the catalog never means a folder. Raises DataError where text is none of these.
+    """
+    if text in LOADERS:
+        return text, None
+    if not text.strip() or (text.endswith(":") and text[:-1] in (*LOADERS, FOLDER)):
+        raise DataError(  # a shell variable that was not set; Path("") would be the working directory
+            f"data is {text!r}, which names no folder; expected NAME, NAME:DIR or DIR"
+        )
+    name, colon, folder = text.partition(":")
+    if colon and folder and (name in LOADERS or name == FOLDER) and not Path(text).is_dir():
+        return name, Path(folder)
+    is_path = os.sep in name or "/" in name or text.startswith("~") or Path(text).expanduser().exists()
+    if colon and len(name) > 1 and not is_path:  # C:\DIR is a folder
+        raise DataError(
+            f"{text!r} names no data: {name!r} is no dataset.{did_you_mean(name, [*LOADERS, FOLDER])} "
+            f"Expected NAME, NAME:DIR or DIR, where NAME is one of {', '.join(LOADERS)}, or {FOLDER} for "
+            "images of your own"
+        )
+    return (None, Path(text)) if colon or is_path else (text, None)
 
 
 def open_data(
@@ -121,30 +144,33 @@ def open_data(
     root: str | Path | None = None,
     *,
     num_classes: int | None = None,
-    image_size: int | tuple[int, int] = 224,
     split: str = "test",
+    **reading: Any,
 ) -> ImageDataset:
     """Whatever holds images and labels, as an ImageDataset.
 
-    data: a name of the catalog (files in root), a folder with one folder per class (cropped to image_size,
-    one number for a square or (height, width)), a pair of tensors (x, y), a torch Dataset, or an
-    ImageDataset, which is returned as it is.
+    data: a name of the catalog (files in root), "NAME:DIR", a folder with one folder per class, a pair of
+    tensors (x, y), a torch Dataset, or an ImageDataset, which is returned as it is.
     root is refused wherever nothing would be read from it, so that a folder never goes unnoticed.
-    num_classes: of the model, for data that do not say. Raises DataError and MissingData.
+    num_classes: of the model, for data that do not say.
+    reading: how a folder is read (fit, channels, classes): see `open_folder`; of other data ignored.
+    Raises DataError and MissingData.
     """
     if not isinstance(data, str | Path):
         refuse_root("these images", root)
     if isinstance(data, ImageDataset):
         return data
-    if isinstance(data, str) and (data in LOADERS or not (os.sep in data or Path(data).is_dir())):
-        return load_dataset(data, root, split)
     if isinstance(data, str | Path):
-        if root is not None:
+        name, folder = data_place(data) if isinstance(data, str) else (None, data)
+        if folder is not None and root is not None:
             raise DataError(
-                f"data is the folder {str(data)!r}, and data_root is given too; expected one folder"
+                f"data is the folder {str(folder)!r}, and data_root is given too; expected one folder"
             )
+        if name not in (None, FOLDER):
+            return load_dataset(name, root if folder is None else folder, split)
+        assert folder is not None
         with listing("the data folder"):
-            return open_folder(data, image_size)
+            return open_folder(folder, num_classes=num_classes, **reading)
     if isinstance(data, Tensor | np.ndarray):
         raise DataError(
             f"data is one {type(data).__name__} of shape {tuple(data.shape)}; expected a pair of tensors "
@@ -157,8 +183,23 @@ def open_data(
     return DatasetSource(data, num_classes)
 
 
+def _class_names(dataset: Any) -> tuple[str, ...]:
+    """What torchvision's datasets and those of the library `datasets` call their classes; empty without."""
+    names = getattr(dataset, "classes", None)
+    if names is None:
+        features = getattr(dataset, "features", None)
+        label = features.get("label") if isinstance(features, Mapping) else None
+        names = getattr(label, "names", None)
+    return tuple(map(str, names)) if isinstance(names, Sequence) else ()
+
+
 def _no_dataset(data: Any) -> str:
     """What to say of something that is no map-style Dataset with items."""
+    if isinstance(data, Mapping) and data:
+        return (
+            f"data is a {type(data).__name__} with {', '.join(map(repr, list(data)[:5]))}; expected one set "
+            f"of images: pass data[{next(iter(data))!r}] or another of them, or the pair (images, labels)"
+        )
     if not isinstance(data, Mapping) and hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         return f"the data ({type(data).__name__}) have length 0; expected at least one image"
     hint = "; pass its .dataset" if hasattr(data, "dataset") else ""
@@ -173,31 +214,3 @@ def _wrong_label(label: int, what: str, num_classes: int) -> str:
     if label < 0:
         return f"label {label} of {what} is negative; expected class ids from 0"
     return f"label {label} of {what} is not in 0 to {num_classes - 1}; use class ids"
-
-
-def _check_dense(x: Tensor, what: str) -> None:
-    if x.layout != torch.strided:
-        raise DataError(f"{what}: a tensor of layout {x.layout}; expected a dense one: use .to_dense()")
-    if x.device.type == "meta":
-        raise DataError(f"{what}: a tensor on the meta device, without values; expected one on cpu or cuda")
-
-
-def _check_pixels(x: Tensor, what: str) -> None:
-    if not x.dtype.is_floating_point:
-        raise DataError(
-            f"{what}: dtype {x.dtype}, expected floating point in [0, 1]; for bytes, divide by 255"
-        )
-    _check_dense(x, what)
-    if x.numel() == 0:
-        raise DataError(f"{what}: shape {tuple(x.shape)} has no pixels")
-    low, high = x.min().item(), x.max().item()
-    if low >= 0 and high <= 1:  # also false for NaN
-        return
-    if x.isnan().any():
-        first = f", first in image {int(x.flatten(1).isnan().any(1).nonzero()[0])}" if x.ndim == 4 else ""
-        raise DataError(f"{what}: NaN among the pixels{first}; expected numbers in [0, 1]")
-    shown = str if x.dtype == torch.float64 else np.float32  # all digits: 1.0000001 must not read 1
-    raise DataError(
-        f"{what}: values from {shown(low)!s} to {shown(high)!s}, expected [0, 1]; pass pixels before "
-        "normalisation (PixelModel normalises inside), with .clamp(0, 1) where rounding left the range"
-    )

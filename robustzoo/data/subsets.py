@@ -18,7 +18,11 @@ HOLDOUT_SEED = 0
 
 @dataclass(frozen=True)
 class Subset:
-    """Images of one data set. id: "all", or "n200-seed0"; indices: sorted; digest: see `pixel_digest`."""
+    """Images of one data set. indices: sorted; digest: see `pixel_digest`.
+
+    id: "all", or "n200-seed0" for 200 drawn; of a part of a catalog's data set that has 63 images, "part63"
+    and "n20-seed0-of-part63".
+    """
 
     id: str
     indices: list[int]
@@ -41,10 +45,12 @@ def evaluation_subset(dataset, n: int | None = None, seed: int = 0) -> Subset:
         raise DataError(f"n is {n!r}; expected a whole number from 1 to {total}, the images there are")
     if not (_whole(seed) and 0 <= seed < 2**64):
         raise DataError(f"seed is {seed!r}; expected a whole number in [0, 2^64)")
+    complete = getattr(dataset, "complete", True)
     if n is None or n == total:
-        name, indices = "all", list(range(total))
+        name, indices = "all" if complete else f"part{total}", list(range(total))
     else:
-        name, indices = f"n{n}-seed{seed}", sorted(permutation(total, seed)[:n].tolist())
+        name = f"n{n}-seed{seed}{'' if complete else f'-of-part{total}'}"
+        indices = sorted(permutation(total, seed)[:n].tolist())
     return Subset(name, indices, pixel_digest(dataset, indices), dataset)
 
 

@@ -33,17 +33,14 @@ def check_augmentation(name: str) -> None:
         )
 
 
-def resize_to_cover(image: Image.Image, height: int, width: int) -> Image.Image:
-    """Scale so that the image just covers height x width pixels, with antialiased bilinear interpolation.
+def cover_size(image: Image.Image, height: int, width: int) -> tuple[int, int]:
+    """(width, height) of the image once it is scaled so that it just covers height x width pixels.
 
     One side fits, the other is as long or longer; for a square that is the shorter side brought to its size.
-    Bilinear, as in RobustBench's "Res256Crop224" (ours: the paper does not say), so that numbers compare.
     """
     if width * image.height >= height * image.width:
-        target = (width, width * image.height // image.width)
-    else:
-        target = (height * image.width // image.height, height)
-    return image if target == image.size else image.resize(target, Image.Resampling.BILINEAR)
+        return (width, width * image.height // image.width)
+    return (height * image.width // image.height, height)
 
 
 def centre_crop(image: Image.Image, height: int, width: int) -> Image.Image:

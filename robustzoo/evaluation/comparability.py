@@ -5,6 +5,8 @@ Differences are field -> (claimed, found); with any of them, the numbers are abo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,12 @@ from robustzoo.cards.catalog_images import images_problem
 from robustzoo.cards.claims import TERMS, Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.data import ImageDataset, evaluation_subset, open_data, pixel_digest
+from robustzoo.data.datasets import WITHOUT_FILES
+from robustzoo.data.fitting import Fit
+from robustzoo.data.sources import data_place
 from robustzoo.evaluation.verification_report import VerificationError
 from robustzoo.models.pixel_model import PixelModel
-from robustzoo.registry.catalog import DATASETS
+from robustzoo.registry.catalog import DATASETS, is_catalog_key
 
 
 def card_differences(claim: Claim, evidence: Evidence, model: PixelModel) -> dict[str, tuple[Any, Any]]:
@@ -47,22 +52,60 @@ def protocol_difference(evidence: Evidence) -> tuple[str, str] | None:
     return None if known == stated["digest"] else (stated["digest"], known)
 
 
-def open_stated(evidence: Evidence, data: Any, data_root: str | Path | None) -> ImageDataset:
+def open_stated(
+    evidence: Evidence, data: Any, data_root: str | Path | None, classes: str | Path | None = None
+) -> ImageDataset:
     """The images of the Evidence: `data` where it is given, else the catalog's dataset of that name.
+
+    A folder's images are brought to size as the Evidence states it, or as all were before it stated that.
+
+    Args:
+        classes: a file of class names, for a folder: see `stated_order`.
 
     Raises:
         VerificationError: the Evidence is about other data than the catalog's, and `data` is None.
     """
     stated = evidence.doc["dataset"]
-    if data is None and stated["id"] not in DATASETS:
+    catalogued = is_catalog_key(stated["id"])
+    if data is None and not catalogued:
         raise VerificationError(
             f"the Evidence is about {stated['id']!r}, which is no dataset of the catalog "
-            f"({', '.join(DATASETS)}): pass the images as data=..."
+            f"({', '.join(DATASETS)}): pass the images as data=..., on the command line --data DIR"
         )
-    # A folder's images are cut to the size that they were evaluated in.
-    _, height, width = stated["image_shape"]
-    place = stated["id"] if data is None else data
-    return open_data(place, data_root, image_size=(height, width), split=stated["split"])
+    if catalogued and _is_plain_folder(data):
+        # A folder of the dataset's files, as `evaluate` takes it; without files it is for other claims.
+        data, data_root = stated["id"], None if stated["id"] in WITHOUT_FILES else data
+    channels, height, width = stated["image_shape"]
+    transform = stated.get("transform")
+    fit = (
+        replace(Fit.usual((height, width)), keeps_exact=False)
+        if transform is None
+        else Fit.from_json(transform)
+    )
+    return open_data(
+        stated["id"] if data is None else data,
+        data_root,
+        split=stated["split"],
+        num_classes=stated["num_classes"],
+        fit=fit,
+        channels=channels,
+        classes=classes,
+    )
+
+
+def refuse_unread(data: Any, documents: Iterable[Evidence]) -> None:
+    """Raise VerificationError where a folder is given, and all Evidence is about data without files."""
+    stated = {evidence.doc["dataset"]["id"] for evidence in documents}
+    if data is not None and _is_plain_folder(data) and stated <= WITHOUT_FILES:
+        raise VerificationError(
+            f"the folder {str(data)!r} would not be read: the card is about {', '.join(sorted(stated))}, "
+            "which come with a dependency; leave the data away"
+        )
+
+
+def _is_plain_folder(data: Any) -> bool:
+    """Whether it is a folder without the name of a dataset."""
+    return isinstance(data, Path) or (isinstance(data, str) and data_place(data)[0] is None)
 
 
 def data_differences(

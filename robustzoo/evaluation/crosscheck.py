@@ -123,7 +123,7 @@ def crosscheck(
         )
     with (
         Reporter(progress) as reporter,
-        prepared(model, data, threat_model, n=n, seed=seed, **options) as ready,
+        prepared(model, data, threat_model, n=n, seed=seed, reporter=reporter, **options) as ready,
     ):
         other = open_engine(engine, model, ready.threat_model, seed)
         dataset = ready.dataset

@@ -42,6 +42,7 @@ def terms_of(
             "image_shape": list(dataset.image_shape),
             "indices": subset.indices,
             "digest": subset.digest,
+            **({} if dataset.transform is None else {"transform": dataset.transform}),
         },
         "seed": work.seed,
         "micro_batch_size": work.micro_batch_size,

@@ -190,6 +190,7 @@ def evaluate(
     ):
         weights = state_digest(model)  # before the first forward, which may count itself in a buffer
         dataset = open_samples(data, model, data_root)
+        reporter.say_all(dataset)
         probe = probe_images(read_probe(dataset)).to(device)
         num_classes = check_forward(
             model, probe, gradients=protocol != "square", random=protocol == RANDOM_MODELS

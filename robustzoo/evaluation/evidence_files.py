@@ -15,10 +15,11 @@ from robustzoo.cards.evidence import Evidence, EvidenceError
 from robustzoo.cards.witnesses import WitnessError, Witnesses
 from robustzoo.data import ImageDataset, Subset
 from robustzoo.evaluation.guards import GuardError
+from robustzoo.registry.catalog import OWN_DATA_MARK
 
 # Terms that an Evidence states only where they are not the rule.
 _OPTIONAL = ("search", "smaller_epsilons", "shard")
-_LONGEST_STEM = 150  # characters; file systems take 255 bytes
+_LONGEST_STEM = 150  # of a file's name without its ending; 255 bytes are the limit of most systems
 _WAYS_OUT = "choose another folder (out=..., on the command line --out DIR), or delete"
 
 
@@ -67,9 +68,13 @@ def place_of(evidence: Evidence, out: Path) -> Path:
 
 def _path(out: Path, protocol: str, *dataset: str) -> Path:
     stem = f"{protocol}.{'-'.join(dataset)}"
-    name = re.sub(r"[^A-Za-z0-9._+-]", "_", stem)[:_LONGEST_STEM]
-    if name != stem:  # two folders whose names differ in other letters alone must not share a file
-        name = f"{name}.{hashlib.sha256(stem.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
+    name = re.sub(r"[^A-Za-z0-9._+-]", "_", stem)
+    # A digest tells apart what the file name cannot: other letters, and long names. (The colon of
+    # "folder:NAME" needs none: no other ids have it.)
+    if name != stem.replace(OWN_DATA_MARK, "_", 1) or len(name) > _LONGEST_STEM:
+        name = (
+            f"{name[:_LONGEST_STEM]}-{hashlib.sha256(stem.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+        )
     return out / "evidence" / f"{name}.json"
 
 
@@ -151,7 +156,7 @@ def _difference(term: str, there: Any, here: Any) -> str:
             f"{t.get('norm')}:{t.get('epsilon')}" if isinstance(t, dict) else t for t in (there, here)
         )
     elif isinstance(there, dict) and isinstance(here, dict):
-        keys = [key for key in here if here[key] != there.get(key)]
+        keys = [key for key in {**here, **there} if here.get(key) != there.get(key)]
         return f"{term} differs in {', '.join(keys)}"
     shown = ["none" if value is None else value for value in (there, here)]
     return f"{term.replace('_', ' ')} {shown[0]} there, {shown[1]} here"

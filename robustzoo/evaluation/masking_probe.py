@@ -101,7 +101,7 @@ def probe_masking(
     """
     with (
         Reporter(progress) as reporter,
-        prepared(model, data, threat_model, n=n, seed=seed, **options) as ready,
+        prepared(model, data, threat_model, n=n, seed=seed, reporter=reporter, **options) as ready,
     ):
         found = MaskingProbe(ready.name, str(ready.threat_model), len(ready.subset))
         found.clean = (len(ready.correct), _count_again(ready))

@@ -24,6 +24,7 @@ from robustzoo.evaluation.arguments import (
 from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
 from robustzoo.evaluation.guards import check_eval_mode, check_labels, probe_images, read_probe
 from robustzoo.evaluation.identity import identify
+from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.samples import choose_samples, open_samples
 from robustzoo.evaluation.witnessing import leads
 from robustzoo.evaluation.work import Work
@@ -78,10 +79,12 @@ def prepared(
     micro_batch_size: int | None = None,
     data_root: str | Path | None = None,
     name: str | None = None,
+    reporter: Reporter | None = None,
 ) -> Iterator[Prepared]:
     """Within the block the model is checked, frozen and on its device, in strict float32.
 
-    Args and Raises: as `evaluate`, but `n` may be more than there are images, and then means all.
+    Args and Raises: as `evaluate`, but `n` may be more than there are images, and then means all; `reporter`
+    gets what there is to say of the images.
     """
     check_model(model)
     threat_model = check_threat_model(threat_model, model)
@@ -93,6 +96,8 @@ def prepared(
     check_placed(model, place)
     with machine.strict_arithmetic(place), machine.placed(model, place), frozen(model):
         dataset = open_samples(data, model, data_root)
+        if reporter is not None:
+            reporter.say_all(dataset)
         num_classes = check_forward(model, probe_images(read_probe(dataset)).to(place))
         if dataset.labels is not None:
             check_labels(dataset.labels, num_classes, dataset.classes)

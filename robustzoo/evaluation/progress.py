@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 
 from robustzoo.cards.statistics import Accuracy
+from robustzoo.data import ImageDataset
 from robustzoo.evaluation.guards import EvaluationWarning
 from robustzoo.unfailing_stream import UnfailingStream
 
@@ -88,6 +89,13 @@ class Reporter:
             self._bar.console.print(text, highlight=False, markup=False)
         elif self._shown:
             self._write(text)
+
+    def say_all(self, dataset: ImageDataset) -> None:
+        """What there is to say of how images were read."""
+        for note in dataset.notes:
+            self.say(note)
+        for warning in dataset.warnings:
+            self.warn(warning)
 
     def warn(self, text: str) -> None:
         """A line that must not be lost: where nothing is shown, a Python warning at evaluate's caller."""

@@ -4,55 +4,162 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-from robustzoo.data import (
-    DataError,
-    ImageDataset,
-    Subset,
-    evaluation_subset,
-    load_dataset,
-    open_data,
-    pixel_digest,
-)
-from robustzoo.data.datasets import LOADERS, WITHOUT_FILES
-from robustzoo.data.readers.image_folder import open_folder
+from robustzoo.data import DataError, ImageDataset, Subset, evaluation_subset, open_data, pixel_digest
+from robustzoo.data.datasets import WITHOUT_FILES
+from robustzoo.data.fitting import Fit
+from robustzoo.data.sources import FOLDER, data_place
 from robustzoo.evaluation.guards import input_shape
+from robustzoo.registry.catalog import is_catalog_key
 
 
-def open_samples(data: Any, model: nn.Module, data_root: str | Path | None = None) -> ImageDataset:
+@dataclass(frozen=True)
+class FolderOptions:
+    """How a folder of images is to be read, where that is not left to the model; as of the command line.
+
+    resize: "N" (the short side), "HxW" (both sides, whatever their ratio) or "none". crop: "N" or "HxW", of
+    the centre; default: the model's size. interpolation: see INTERPOLATIONS. classes: a file of class names.
+    """
+
+    resize: str | None = None
+    crop: str | None = None
+    interpolation: str | None = None
+    classes: str | Path | None = None
+
+    def fit(self, usual: Fit | None) -> Fit | None:
+        """The transform, where `usual` is the model's, None where it states no size.
+
+        Raises DataError where the options do not go together, or are no sizes.
+        """
+        if self.resize is None and self.crop is None and self.interpolation is None:
+            return usual
+        size = _size("crop", self.crop) if self.crop else (224, 224) if usual is None else usual.size
+        fit = Fit.usual(size) if usual is None or usual.size != size else usual
+        try:
+            if self.resize is not None:
+                if self.resize == "none":
+                    fit = Fit(size, None, "crop")
+                else:
+                    way = "squash" if "x" in self.resize.lower() else "cover"
+                    resize = _size("resize", self.resize)
+                    fit = Fit(size, resize, way, fit.interpolation, keeps_exact=False)
+            if self.interpolation is not None:
+                fit = replace(fit, interpolation=self.interpolation)
+        except ValueError as error:
+            raise DataError(f"--resize {self.resize or 'as usual'}, --crop {_by(size)}: {error}") from error
+        return fit
+
+
+def open_samples(
+    data: Any,
+    model: nn.Module,
+    data_root: str | Path | None = None,
+    options: FolderOptions = FolderOptions(),
+) -> ImageDataset:
     """Open `data` as evaluate() takes it; `model` says how a folder is to be read.
 
     Args:
-        data: a dataset name of the catalog (its test split, with files in `data_root`), a folder, a torch
-            Dataset of (image, label) pairs, or a pair of tensors (images: (N, C, H, W) in [0, 1], labels:
-            (N,) integers). A folder holds the dataset of the model's recipe; for a model without a recipe,
-            or with one whose dataset has no files, one sub-folder of image files per class, in the order of
-            the class ids. Text that is a name of the catalog never means a folder.
+        data: a dataset name of the catalog (its test split, with files in `data_root`) or "NAME:DIR", a
+            folder, a torch Dataset of (image, label) pairs, or a pair of tensors (images: (N, C, H, W) in
+            [0, 1], labels: (N,) integers). A folder holds the dataset of the model's recipe; for a model
+            without a recipe, or with one whose dataset has no files, and as "folder:DIR", one sub-folder of
+            image files per class: see `order_of`. Text that is a name of the catalog never means a folder.
+        options: of folders with a sub-folder per class; of the others refused.
 
     Raises:
         DataError, MissingData: none of these, or files or samples that are not as they should be.
         GuardError: the model's input_shape is no shape.
     """
     recipe = getattr(model, "recipe", None)
-    folder = isinstance(data, Path) or (isinstance(data, str) and data not in LOADERS)
-    if recipe is not None and folder and Path(data).is_dir():
+    name, folder = data_place(data) if isinstance(data, str) else (None, data)
+    if name is None and recipe is not None and recipe.dataset not in WITHOUT_FILES and _is_folder(folder):
         if data_root is not None:
             raise DataError(
                 f"data is the folder {str(data)!r}, and data_root is given too; expected one folder"
             )
-        if recipe.dataset in WITHOUT_FILES:
-            # Whole images: its images are small, and a border cut off would be a good part of them.
-            return open_folder(data, recipe.image_size, recipe.image_size, recipe.channels)
-        return load_dataset(recipe.dataset, data, split="test")
-    shape = input_shape(model)
-    if shape is None:
-        return open_data(data, data_root)
-    return open_data(data, data_root, image_size=shape[1:])
+        data, data_root, name = recipe.dataset, folder, recipe.dataset
+    if not isinstance(data, str | Path) or name not in (None, FOLDER):
+        if options != FolderOptions():
+            given = data if isinstance(data, str) else type(data).__name__
+            raise DataError(
+                "--resize, --crop, --interpolation and --classes say how a folder of images is read, and the "
+                f"data are {given}: leave them away, or give the folder with a sub-folder per class as "
+                f"{FOLDER}:DIR"
+            )
+        dataset = open_data(data, data_root)
+        _refuse_other_size(dataset, model)
+        return dataset
+    shape, classes = _shape_of(model), _classes_of(model)
+    fit = options.fit(None if shape is None else _usual_fit(model, shape[1:]))
+    channels = 3 if shape is None else shape[0]
+    if channels not in (1, 3):
+        raise DataError(
+            f"the model takes {channels} channels, and image files give 1 or 3; pass the images as a pair of "
+            "tensors or a torch Dataset"
+        )
+    return open_data(
+        data, data_root, fit=fit, channels=channels, classes=options.classes, num_classes=classes
+    )
+
+
+def _is_folder(place: Any) -> bool:
+    return isinstance(place, Path) and place.expanduser().is_dir()
+
+
+def _shape_of(model: nn.Module) -> tuple[int, int, int] | None:
+    recipe = getattr(model, "recipe", None)
+    if recipe is not None:
+        return recipe.channels, recipe.image_size, recipe.image_size
+    return input_shape(model)
+
+
+def _classes_of(model: nn.Module) -> int | None:
+    """Outputs of the model, where it says."""
+    for holder in (getattr(model, "recipe", None), model, getattr(model, "network", None)):
+        found = getattr(holder, "num_classes", None)
+        if isinstance(found, int) and found > 0:
+            return found
+    return None
+
+
+def _usual_fit(model: nn.Module, size: tuple[int, int]) -> Fit:
+    """What the model states in its attribute `preprocessing`, as timm's do; else what is usual."""
+    if getattr(model, "recipe", None) is not None:
+        return Fit(size, size, "cover")  # whole: its images are small, and a border would be a good part
+    stated = getattr(model, "preprocessing", None)
+    return Fit.usual(size) if stated is None else Fit.of_timm(stated, size)
+
+
+def _refuse_other_size(dataset: ImageDataset, model: nn.Module) -> None:
+    """Raise DataError where the catalog's photographs have another size than the model takes."""
+    shape = _shape_of(model)
+    if shape is None or not is_catalog_key(dataset.key) or tuple(dataset.image_shape) == shape:
+        return
+    wanted, found = (" x ".join(map(str, sides)) for sides in (shape, dataset.image_shape))
+    raise DataError(
+        f"the model takes images of {wanted} (channels, height, width), and the catalog's {dataset.key} are "
+        f"{found}; to bring image files to the model's size, give the folder with a sub-folder per class as "
+        f"{FOLDER}:DIR"
+    )
+
+
+def _size(option: str, text: str) -> tuple[int, int]:
+    """(height, width) of "N" or "HxW". Raises DataError."""
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(s.isascii() and s.isdecimal() and 0 < len(s) < 6 and int(s) for s in sides):
+        also = ', HxW or "none"' if option == "resize" else " or HxW"
+        raise DataError(f"--{option} {text}: expected a size in pixels, N{also}, for example 256 or 256x320")
+    return int(sides[0]), int(sides[-1])
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
 
 
 def choose_samples(

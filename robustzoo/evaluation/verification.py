@@ -26,7 +26,12 @@ from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset
 from robustzoo.evaluation import machine, micro_batch
 from robustzoo.evaluation.arguments import check_seed, check_whole
-from robustzoo.evaluation.comparability import card_differences, data_differences, open_stated
+from robustzoo.evaluation.comparability import (
+    card_differences,
+    data_differences,
+    open_stated,
+    refuse_unread,
+)
 from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
 from robustzoo.evaluation.guards import probe_images, read_probe
@@ -77,6 +82,7 @@ def verify(
     sha256: str | None = None,
     data: Any = None,
     data_root: str | Path | None = None,
+    classes: str | Path | None = None,
     tolerance: int | None = None,
     seed: int | None = None,
     same_seed: bool = False,
@@ -100,6 +106,7 @@ def verify(
         sha256: what the weights must hash to, beside what the Evidence says (for example the lock file's).
         data: the images, as `evaluate` takes them, where the Evidence is not about a dataset of the catalog.
         data_root: folder of a named dataset's files.
+        classes: a file of class names in order, for a folder with one folder per class.
         tolerance: images that a count may be off, at most the larger of 1 % and 3; default: the card's own.
         seed: of the attacks; default: drawn from system entropy, since a draw that the author can predict
             proves nothing. Recorded in the report. (Which survivors a spot check draws is always the
@@ -145,6 +152,7 @@ def verify(
     documents = evidence_documents(folder)
     weights = folder / "model.safetensors"
     pairs = [(claim, *closest(claim, documents)) for claim in claims]
+    refuse_unread(data, (evidence for _, evidence, _ in pairs))
     for expected in (
         sha256,
         weights_sha256(text),
@@ -169,8 +177,10 @@ def verify(
         )
         report.differences = differing
         if not report.differences:
-            dataset = open_stated(evidence, data, data_root)
+            dataset = open_stated(evidence, data, data_root, classes)
             report.differences = data_differences(evidence, dataset, report.notes)
+            if report.differences:
+                report.notes += dataset.notes
         if not report.differences:
             drawn = evidence.seed if same_seed else secrets.randbelow(_SEEDS) if seed is None else seed
             witnesses = load_witnesses(evidence, path, report.notes)

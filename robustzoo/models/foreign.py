@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import timm
+from timm.data import resolve_data_config
 from torch import Tensor, nn
 
 from robustzoo.models.pixel_model import PixelModel
@@ -20,7 +22,12 @@ class ForeignModel(PixelModel):
     """A timm classifier behind its own normalisation: pixels (B, C, H, W) in [0, 1] to logits (B, K).
 
     Unlike a PixelModel's, its last layer need not be linear; only `forward` and `normalise` are promised.
+
+    Attributes:
+        preprocessing: how timm brings photographs to its size: crop_pct, crop_mode, interpolation, mean, ...
     """
+
+    preprocessing: dict[str, Any] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, K). Raises: PixelRangeError as PixelModel."""
@@ -115,5 +122,6 @@ def fold(network: nn.Module, shown: str) -> ForeignModel:
         raise ForeignModelError(f"{shown}: {error}") from error
     # Another size would run in many networks, and be another model: the size is part of the preprocessing.
     model.input_shape = tuple(int(side) for side in shape)
+    model.preprocessing = resolve_data_config(pretrained_cfg=stated)
     model.name = shown
     return model.eval()

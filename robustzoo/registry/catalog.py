@@ -326,6 +326,19 @@ DATASETS: dict[str, DatasetSpec] = _by_key(
     ),
 )
 
+# In the ids of all data that are not the catalog's ("folder:NAME", "dataset:CLASS"), and in no key of it.
+OWN_DATA_MARK = ":"
+
+
+def is_catalog_key(dataset_id: str) -> bool:
+    """Whether results of this dataset id are about a dataset of the catalog, whole or in part.
+
+    The whole has the subset id "all", and then as many images as `DatasetSpec.test_size` says (for the split
+    "test"). Data that a caller brings have an id with OWN_DATA_MARK, so that they never carry a key.
+    """
+    return dataset_id in DATASETS
+
+
 # (dataset, norm) -> the threat model that the names mean; sources in THREAT_SOURCES.
 THREATS: dict[tuple[str, str], ThreatModel] = {
     ("digits", "linf"): ThreatModel.parse("linf:1/10"),

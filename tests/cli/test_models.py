@@ -184,7 +184,8 @@ def test_what_goes_with_such_a_model(file, images):
 def test_names_of_the_zoo_bring_their_own_data():
     opened = open_model("vit_micro2.digits_linf.at_base")
     assert (opened.name, opened.dataset, opened.folder) == (None, "digits", None)
-    assert opened.data(None) == "digits" and opened.data("x") == "x"
+    options = dict.fromkeys(("data", "data_root", "resize", "crop", "interpolation", "classes"))
+    assert opened.images(options).key == "digits" and not options
 
 
 @pytest.mark.parametrize("command", [("evaluate",), ("verify",), ("crosscheck",), ("diagnose", "masking")])

@@ -103,8 +103,8 @@ def test_datasets_with_other_faults():
         list(DatasetSource([(X[0], 0), (X[0, :, :, :5], 0)]))
     with pytest.raises(DataError, match="item 0 is no pair"):
         DatasetSource([(X[0], 0, "extra")])
-    with pytest.raises(DataError, match=r"must be a tensor.*got Image; add a ToTensor"):
-        DatasetSource([(Image.new("RGB", (4, 4)), 0)])
+    with pytest.raises(DataError, match=r"must be a tensor.*got ndarray; add a ToTensor"):
+        DatasetSource([(X[0].numpy(), 0)])
     with pytest.raises(DataError, match="a torch Dataset with a length"):
         open_data(iter([]))
 
@@ -122,7 +122,7 @@ def test_names_folders_and_data_sets(tmp_path):
         (tmp_path / name).mkdir()
         Image.new("RGB", (20, 20)).save(tmp_path / name / "1.png")
     for folder in (tmp_path, str(tmp_path)):
-        assert open_data(folder, image_size=16).classes == ("a", "b")
+        assert open_data(folder).classes == ("a", "b")
     with pytest.raises(DataError, match="data_root is given too; expected one folder"):
         open_data(tmp_path, tmp_path)
     digits = load_dataset("digits")

@@ -50,7 +50,9 @@ def test_the_result_of_another_evaluation_is_not_overwritten(model, tmp_path, mo
     run(model, tmp_path)
     before = contents(tmp_path)
     monkeypatch.setattr(evaluator, "attack_all", lambda *_: pytest.fail("attacked before it was refused"))
-    with pytest.raises(GuardError, match=rf"pgd-2\.tensors-test-all\.json holds.*{words}.*--out DIR.*delete"):
+    with pytest.raises(
+        GuardError, match=rf"pgd-2\.data_tensors-test-all\.json holds.*{words}.*--out DIR.*delete"
+    ):
         run(model, tmp_path, **options)
     assert contents(tmp_path) == before
 

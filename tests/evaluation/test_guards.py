@@ -269,7 +269,7 @@ WRONG_ARGUMENTS = [
     ({"model": 3}, r"model is 3 \(int\)"),
     ({"data": None}, "data is None; expected the name"),
     ({"data": X}, "one Tensor of shape"),
-    ({"data": {"x": X, "y": Y}}, "data is a dict; expected the name"),
+    ({"data": {"x": X, "y": Y}}, "data is a dict with 'x', 'y'; .*the pair"),
     ({"data": (X.to_sparse(), Y)}, "images: a tensor of layout torch.sparse_coo; .*to_dense"),
     ({"data": (X.to("meta"), Y)}, "images: a tensor on the meta device"),
     ({"data": (X, Y.to("meta"))}, "labels: a tensor on the meta device"),
@@ -507,7 +507,7 @@ def test_more_outputs_than_classes_are_told_once(tmp_path):
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3)).eval()
     model.input_shape = (3, 8, 8)
     evaluate(model, tmp_path, "linf:0.01", protocol="apgd-ce", progress=events.append)
-    told = [event["text"] for event in events if "outputs" in event.get("text", "")]
+    told = [event["text"] for event in events if "the model has" in event.get("text", "")]
     assert told == [
         "the model has 3 outputs, the data 2 classes, 'dark' to 'light': they are taken for the first 2 "
         "outputs, and any other answer is wrong"

@@ -11,9 +11,11 @@ from robustzoo.registry.catalog import (
     DATASETS,
     DEFENCES,
     LOSSES,
+    OWN_DATA_MARK,
     THREAT_SOURCES,
     THREATS,
     all_names,
+    is_catalog_key,
 )
 from robustzoo.registry.names import NORMS, parse
 
@@ -34,6 +36,11 @@ def test_rows_are_under_their_own_key_and_titled(table):
     for key, row in table.items():
         assert row.key == key
         assert row.title
+
+
+def test_no_key_of_a_dataset_can_be_the_id_of_other_data():
+    assert all(is_catalog_key(key) and OWN_DATA_MARK not in key for key in DATASETS)
+    assert not any(map(is_catalog_key, ("folder:digits", "dataset:cifar10", "tensors", "Digits", "")))
 
 
 @pytest.mark.parametrize("key", ARCHITECTURES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from robustzoo.data.fitting import Fit
 from robustzoo.data.image_dataset import DataError, ImageDataset, MissingData, existing_root, take_stock
 from robustzoo.data.readers.cifar_binary import ARCHIVES, CifarBinary, pickles
 from robustzoo.data.readers.image_folder import ImageFolder, class_folders
@@ -91,7 +92,8 @@ def _from_folders(key: str, root: Path, split: str) -> ImageFolder:
     index = _class_index(names, classes)
     if len(set(index.values())) < len(index):
         raise DataError(f"{folder} has two folders for one class: {', '.join(index)}; keep one of each")
-    dataset = ImageFolder(key, split, folder, index, classes, DATASETS[key].image_size, resize=None)
+    size = DATASETS[key].image_size
+    dataset = ImageFolder(key, split, folder, index, classes, Fit((size, size)))
     take_stock(dataset, len(dataset), folder)
     if split == "test":
         return dataset

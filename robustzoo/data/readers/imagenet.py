@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
+from robustzoo.data.class_order import imagenet_synsets
 from robustzoo.data.image_dataset import DataError, ImageDataset, MissingData, existing_root, take_stock
 from robustzoo.data.readers.image_folder import ImageFolder, class_folders
 from robustzoo.data.readers.parquet_photographs import ParquetPhotographs
@@ -98,12 +98,8 @@ def _imagenet_index(folder: Path) -> dict[str, int]:
     names = class_folders(folder)
     if len(names) == 1000 and all(map(_WNID.fullmatch, names)):
         return {name: i for i, name in enumerate(names)}
-    # A data file of the installed timm, found without importing it: timm's code belongs to robustzoo.models.
-    spec = find_spec("timm")
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        synsets = Path(place, "data", "_info", "imagenet_synsets.txt")
-        if synsets.is_file():
-            return {wnid: i for i, wnid in enumerate(synsets.read_text("utf-8").split())}
+    if (synsets := imagenet_synsets()) is not None:
+        return {wnid: i for i, wnid in enumerate(synsets)}
     raise MissingData(
         f"{folder} has {len(names)} of the 1000 class folders, and the installed timm has no class list; "
         "put a class_index.tsv (wnid, tab, class index, tab, name per line) beside the images"

@@ -134,7 +134,7 @@ def test_originals_then_generated(tmp_path):
     original = TensorSource(torch.rand(6, *SHAPE), torch.arange(6), num_classes=10)
     generated = GeneratedImages(saved(tmp_path, image=PIXELS, label=LABELS), SHAPE, 10)
     mixed = MixedImages(original, generated)
-    assert len(mixed) == 26 and mixed.key == "tensors" and mixed.complete
+    assert len(mixed) == 26 and mixed.key == "data:tensors" and mixed.complete
     assert torch.equal(mixed[5][0], original[5][0]) and mixed[5][1] == 5
     assert torch.equal(mixed[6][0], generated[0][0]) and mixed[25][1] == generated[19][1]
     with pytest.raises(IndexError, match="0 to 25"):

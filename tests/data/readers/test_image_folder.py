@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image
 from torchvision import transforms
 
 from robustzoo.data import DataError, MissingData, load_dataset, open_data
+from robustzoo.data.fitting import Fit
 from robustzoo.data.readers.image_folder import class_folders, open_folder
 
 
@@ -158,11 +160,11 @@ def test_broken_images_and_empty_folders_are_named(imagenet):
 def test_own_images_by_class_folder(tmp_path):
     save(tmp_path / "dog" / "1.png", 31, 57)
     save(tmp_path / "cat" / "1.png", 57, 31)
-    dataset = open_folder(tmp_path, image_size=32)
+    dataset = open_folder(tmp_path, Fit.usual((32, 32)))
     assert dataset.classes == ("cat", "dog") and dataset.labels.tolist() == [0, 1]
     assert dataset[0][0].shape == (3, 32, 32)
-    with pytest.raises(ValueError, match="cannot crop 32 pixels from 30"):
-        open_folder(tmp_path, image_size=32, resize=30)
+    with pytest.raises(ValueError, match="cannot crop 32 x 32 pixels from 30 x 30"):
+        Fit((32, 32), (30, 30), "cover")
     with pytest.raises(DataError, match="has no folders inside"):
         open_folder(tmp_path / "cat")
 
@@ -174,7 +176,7 @@ def test_evaluation_pixels_are_those_of_torchvision(tmp_path, width, height):
         [transforms.Resize(256), transforms.CenterCrop(224), transforms.ToTensor()]  # bilinear by default
     )
     with Image.open(tmp_path / "a" / "1.png") as image:
-        assert torch.equal(open_folder(tmp_path)[0][0], expected(image))
+        assert torch.equal(open_folder(tmp_path, Fit.usual((224, 224)))[0][0], expected(image))
 
 
 @pytest.mark.parametrize("shape", [(56, 112), (112, 56), (56, 57)])
@@ -189,7 +191,7 @@ def test_a_crop_of_two_sides_is_the_centre_of_the_image_that_just_covers_it(tmp_
         [transforms.Resize(size), transforms.CenterCrop(shape), transforms.ToTensor()]
     )
     with Image.open(tmp_path / "a" / "1.png") as image:
-        dataset = open_folder(tmp_path, image_size=shape)
+        dataset = open_folder(tmp_path, replace(Fit.usual(shape), keeps_exact=False))
         assert dataset.image_shape == (3, *shape) and torch.equal(dataset[0][0], expected(image))
     for augmentation in ("fb", "crop"):
         assert dataset.training_item(0, 1, 0, augmentation)[0].shape == (3, *shape)
@@ -235,6 +237,6 @@ def test_grey_images_of_16_bits_keep_their_shades(tmp_path, channels):
     shades = np.linspace(0, 65535, 64).round().astype(np.uint16).reshape(8, 8)
     (tmp_path / "a").mkdir()
     Image.fromarray(shades).save(tmp_path / "a" / "1.png")
-    x, _ = open_folder(tmp_path, 8, 8, channels)[0]
+    x, _ = open_folder(tmp_path, Fit((8, 8)), channels)[0]
     assert x.shape == (channels, 8, 8)
     assert np.abs(x.numpy() - shades / 65535).max() <= 0.5 / 255 + 1e-6
