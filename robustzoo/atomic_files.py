@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_ABANDONED = 3600.0  # seconds without a change, after which what has a temporary name is a dead process's
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
@@ -17,11 +24,13 @@ def write_by(path: str | Path, write: Callable[[Path], object]) -> None:
     """Replace the file by the one that `write` makes at the path it is given, or leave the old one: no reader
     ever sees half of it.
 
-    Missing parent folders are made. An old file's permissions are kept; a new file gets the usual ones.
+    Missing parent folders are made. An old file's permissions are kept; a new file gets the usual ones. What
+    a killed process left under a temporary name of this file is removed.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
+    _sweep(path)
+    temporary = _beside(path)
     try:
         temporary.touch()  # with what the umask gives: some libraries leave a private file, mode 0600
         mode = (path if path.exists() else temporary).stat().st_mode & 0o777
@@ -45,25 +54,98 @@ def write_text(path: str | Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+@contextmanager
+def staging_folder(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder`, to be filled and handed to `replace_folder`; it is gone after the block.
+    What a killed process left there is put back or removed."""
+    import shutil  # only here: reading the registry stays quick
+
+    recover_folder(folder)
+    _sweep(folder)
+    staging = _beside(folder)
+    staging.mkdir(parents=True)
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
 def replace_folder(staging: Path, folder: Path) -> None:
     """Move `staging` to `folder`, in place of what is there; both have the same parent.
 
-    One rename for a new or empty folder; for another two, and the old one comes back if the second fails.
+    At every moment there is a folder, the old or the new one, where the system can exchange two. Elsewhere
+    the old one is renamed first: it comes back if the second rename fails, or with `recover_folder` if the
+    process is killed between the two.
     """
+    import shutil  # only here, as above
+
     if not folder.exists() or not any(folder.iterdir()):
         staging.replace(folder)
     else:
-        old = staging.with_name(staging.name + ".old")
-        folder.replace(old)
-        try:
-            staging.replace(folder)
-        except OSError:
-            old.replace(folder)
-            raise
-        import shutil  # only here: reading the registry stays quick
-
-        shutil.rmtree(old)
+        old = staging.with_name(f"{staging.name.removesuffix('.tmp')}.old")
+        if _exchange(staging, folder):
+            staging.replace(old)
+        else:
+            folder.replace(old)
+            try:
+                staging.replace(folder)
+            except OSError:
+                old.replace(folder)
+                raise
+        shutil.rmtree(old, ignore_errors=True)  # what stays of it is swept another time
     sync(folder.parent)
+
+
+def recover_folder(folder: Path) -> None:
+    """Put back the folder that a process took away to replace it, where it was killed before it could."""
+    if os.path.lexists(folder):
+        return
+    with suppress(OSError):  # no such parent, or nothing can be renamed there: there is no folder, then
+        left = [path for path in _left_beside(folder) if path.suffix == ".old" and path.is_dir()]
+        if not left:
+            return
+        time.sleep(0.2)  # a living process is between its two renames for far less
+        if not os.path.lexists(folder):
+            max(left, key=lambda path: path.stat().st_mtime).rename(folder)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two paths in one step; False where the system or the file system cannot."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):  # not Linux, or one of long ago
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM):
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+def _beside(path: Path) -> Path:
+    """A temporary name that nothing has, in the same folder."""
+    return path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
+
+
+def _left_beside(path: Path) -> list[Path]:
+    """What has a temporary name of `path`."""
+    form = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.(?:tmp|old)")
+    return [entry for entry in path.parent.iterdir() if form.fullmatch(entry.name)]
+
+
+def _sweep(path: Path) -> None:
+    """Remove what a process that was killed left under temporary names of `path`."""
+    import shutil  # only here, as above
+
+    with suppress(OSError):  # what cannot be removed stays
+        for left in _left_beside(path):
+            if time.time() - left.lstat().st_mtime < _ABANDONED:
+                continue  # a living process may be writing it
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink()
 
 
 def nearest_existing(path: Path) -> Path:

@@ -8,7 +8,11 @@ import socket
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+# No test may fail because the machine is slow or busy.
+settings.register_profile("robustzoo", deadline=None)
+settings.load_profile("robustzoo")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Of a test run in the background of a script: Ctrl-C, which some tests send, would never arrive.

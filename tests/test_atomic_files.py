@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -48,27 +51,85 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, call)
     assert names(tmp_path) == ["file"]
 
 
+@pytest.fixture(params=[True, False], ids=["exchange", "two renames"])
+def exchange(request, monkeypatch) -> bool:
+    """Whether the system can exchange two folders."""
+    if not request.param:
+        monkeypatch.setattr(atomic_files, "_exchange", lambda one, other: False)
+    elif not sys.platform.startswith("linux"):
+        pytest.skip("only Linux exchanges two folders")
+    return request.param
+
+
 @pytest.mark.parametrize("old", [None, [], ["kept", "gone"]])
-def test_a_folder_is_replaced_with_all_it_held(tmp_path, old):
-    folder, staging = tmp_path / "folder", tmp_path / ".staging"
-    staging.mkdir()
-    (staging / "kept").write_text("new")
+def test_a_folder_is_replaced_with_all_it_held(tmp_path, exchange, old):
+    folder = tmp_path / "folder"
     if old is not None:
         folder.mkdir()
     for name in old or ():
         (folder / name).write_text("old")
-    atomic_files.replace_folder(staging, folder)
+    with atomic_files.staging_folder(folder) as staging:
+        (staging / "kept").write_text("new")
+        atomic_files.replace_folder(staging, folder)
     assert names(tmp_path) == ["folder"] and names(folder) == ["kept"]
     assert (folder / "kept").read_text() == "new"
 
 
-def test_the_old_folder_comes_back_if_the_new_one_cannot_be_moved(tmp_path):
+def test_the_old_folder_comes_back_if_the_new_one_cannot_be_moved(tmp_path, exchange):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "file").write_text("old")
     with pytest.raises(FileNotFoundError):
         atomic_files.replace_folder(tmp_path / "absent", folder)
     assert names(tmp_path) == ["folder"] and (folder / "file").read_text() == "old"
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("moment", range(1, 5))
+def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, monkeypatch, exchange, moment):
+    """Whatever was killed at the so-manyth rename or removal; the next writer sweeps what is left."""
+    folder, calls = tmp_path / "folder", []
+    folder.mkdir()
+    (folder / "file").write_text("old")
+    staging = tmp_path / ".folder.01234567.tmp"
+    staging.mkdir()
+    (staging / "file").write_text("new")
+
+    def dying(function):
+        def call(*arguments, **options):
+            calls.append(function)
+            if len(calls) >= moment:
+                raise Killed
+            return function(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", dying(Path.replace))
+        patched.setattr(atomic_files, "_exchange", dying(atomic_files._exchange))
+        patched.setattr("shutil.rmtree", dying(shutil.rmtree))
+        with suppress(Killed):
+            atomic_files.replace_folder(staging, folder)
+    assert not exchange or folder.is_dir()  # never without
+    atomic_files.recover_folder(folder)
+    assert (folder / "file").read_text() in ("old", "new") and names(folder) == ["file"]
+    for left in set(names(tmp_path)) - {"folder"}:
+        os.utime(tmp_path / left, (0, 0))
+    with atomic_files.staging_folder(folder):
+        pass
+    assert names(tmp_path) == ["folder"]
+
+
+def test_only_what_nobody_writes_any_more_is_swept(tmp_path):
+    for name in (".file.01234567.tmp", ".file.76543210.tmp", ".file.tmp", ".other.01234567.tmp"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    (tmp_path / ".file.76543210.tmp").touch()  # of a living process
+    atomic_files.write_text(tmp_path / "file", "new")
+    assert names(tmp_path) == [".file.76543210.tmp", ".file.tmp", ".other.01234567.tmp", "file"]
 
 
 def test_a_full_disk_names_the_file(tmp_path):

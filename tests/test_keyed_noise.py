@@ -37,7 +37,7 @@ def test_philox_gives_the_published_answers(counter, key, expected):
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_a_draw_depends_only_on_its_key(draw, data):
     ids = torch.tensor(data.draw(st.lists(st.integers(0, 2**32 - 1), min_size=2, max_size=9, unique=True)))

@@ -12,9 +12,10 @@ def learning_rate(recipe: Recipe, step: int) -> float:
     """Learning rate of optimizer step `step` (0 is the first): linear warm-up, then the recipe's decay.
 
     Step t < warmup_steps has base_lr (t + 1) / warmup_steps, so that no step is lost on a rate of zero. After
-    that cosine has base_lr (1 + cos(pi u)) / 2 with u = (t - warmup_steps) / (total_steps - warmup_steps),
-    which would reach zero at t = total_steps, the step after the last, and multistep base_lr / 10^k from step
-    t = m total_steps of its k-th milestone m on. Shape and warm-up length: the recipe's sources.
+    that base_lr (1 + cos(pi u)) / 2 (cosine) or base_lr (1 - u) (linear, so that the whole is one cycle) with
+    u = (t - warmup_steps) / (total_steps - warmup_steps), which would reach zero at t = total_steps, the step
+    after the last; or base_lr / 10^k (multistep) from t = m total_steps of its k-th milestone m on. Shape and
+    warm-up length: the recipe's sources.
 
     Raises:
         ValueError: step outside [0, total_steps).
@@ -28,6 +29,8 @@ def learning_rate(recipe: Recipe, step: int) -> float:
         passed = sum(step >= Fraction(str(share)) * recipe.total_steps for share in recipe.lr_milestones)
         return recipe.base_lr / 10**passed
     progress = (step - recipe.warmup_steps) / (recipe.total_steps - recipe.warmup_steps)
+    if recipe.lr_schedule == "linear":
+        return recipe.base_lr * (1.0 - progress)
     return recipe.base_lr * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 

@@ -33,6 +33,17 @@ _COMPOSED: dict[str, tuple[Callable[[str, str, int], Member], tuple[str, ...]]] 
 _PGD = re.compile(r"pgd-([1-9]\d{0,4})")
 
 
+# What other tools call it -> what it is called here.
+_MEANT = {
+    **dict.fromkeys(("aa", "autoattack", "auto-attack", "standard", "robustbench"), "aa-standard"),
+    **dict.fromkeys(("rand", "autoattack-rand"), RANDOM_MODELS),
+    **dict.fromkeys(("pgd", "madry"), "pgd-40"),
+    **{f"pgd{steps}": f"pgd-{steps}" for steps in (1, 7, 10, 20, 40, 50, 100)},
+    **dict.fromkeys(("fgsm", "fgm"), "pgd-1"),
+    **dict.fromkeys(("apgd", "autopgd"), "apgd-ce"),
+}
+
+
 class ProtocolError(ValueError):
     """A protocol that does not exist, or not for this norm or number of classes."""
 
@@ -85,6 +96,9 @@ def protocol(name: str, threat_model: ThreatModel, num_classes: int) -> Protocol
         return Protocol(name, norm, (pgd_member(name, norm, int(pgd[1])),))
     if name not in _COMPOSED and name not in SINGLE_MEMBERS:
         known = ", ".join((*_COMPOSED, "pgd-K (K = 1 to 99999)", *SINGLE_MEMBERS))
-        raise ProtocolError(f"unknown protocol {name!r}; known: {known}")
+        meant = _MEANT.get(name.lower().replace("_", "-"))
+        meant = meant or next((word for word in (*_COMPOSED, *SINGLE_MEMBERS) if word == name.lower()), None)
+        hint = f"; did you mean {meant}?" if meant else ""
+        raise ProtocolError(f"unknown protocol {name[:80]!r}{hint}; known: {known}")
     make, attacks = _COMPOSED.get(name, (standard_member, (name,)))
     return Protocol(name, norm, tuple(make(attack, norm, num_classes) for attack in attacks))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +21,17 @@ from robustzoo.cards.evidence_rules import (
 )
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.threat_model import ThreatModel
+from robustzoo.untrusted_files import read_bytes
 
 if TYPE_CHECKING:
     from robustzoo.cards.witnesses import Witnesses
 
 __all__ = ["BrokenBy", "Evidence", "EvidenceError", "Verdict"]
 
+# One image takes 150 to 250 bytes and about 11 values: room for 350,000 images, and for no more memory than a
+# computer has.
+_LARGEST_FILE = 80 * 10**6
+_MOST_VALUES = 6 * 10**6
 # What an evaluation finds; the rest of the document, `run` aside, says which evaluation it is.
 _RESULTS = {"samples", "counts", "clean_accuracy", "robust_accuracy", "passes", "witnesses"}
 
@@ -120,7 +127,7 @@ class Evidence:
             if section:
                 sections[name] = section
         # Through JSON and back: tuples become lists, and nothing of the caller's is shared.
-        doc = json.loads(_canonical(sections))
+        doc = json.loads(_json(sections))
         check_samples(doc["samples"])
         doc["samples"].sort(key=lambda sample: sample["id"])
         doc["counts"] = counts = count(doc["samples"])
@@ -143,13 +150,13 @@ class Evidence:
                 that contradict each other. The message names the file and the next step.
         """
         try:
-            text = Path(path).read_bytes()
+            text = read_bytes(path, _LARGEST_FILE)
         except OSError as error:
             raise EvidenceError(
                 "the top level", f"the file cannot be read ({error.strerror or error})", str(path)
             ) from error
         try:
-            doc = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+            doc = _parsed(text)
         except (ValueError, RecursionError) as error:
             raise EvidenceError("the top level", f"not a JSON document ({error})", str(path)) from error
         evidence = cls(doc)
@@ -234,17 +241,37 @@ class Evidence:
 
 def _canonical(doc: dict[str, Any]) -> bytes:
     """Sorted keys, one space of indent, a final newline; ASCII, so that no editor changes it."""
+    return (_json(doc, indent=1) + "\n").encode("ascii")
+
+
+def _json(doc: dict[str, Any], indent: int | None = None) -> str:
     try:
-        return (json.dumps(doc, sort_keys=True, indent=1, allow_nan=False) + "\n").encode("ascii")
+        return json.dumps(doc, sort_keys=True, indent=indent, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise EvidenceError("the top level", f"not JSON: {error}") from error
+
+
+def _parsed(text: bytes) -> Any:
+    """Raises: ValueError, RecursionError for no JSON, a repeated key, a number that is not finite, or more
+    values than any Evidence has: a short text can stand for 60 times its size in memory."""
+    if (values := sum(map(text.count, (b",", b"[", b"{")))) > _MOST_VALUES:
+        raise ValueError(f"about {values:,} values, expected at most {_MOST_VALUES:,}")
+    return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError(f"a key is repeated among {sorted(key for key, _ in pairs)}")
+        repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {repeated[:80]!r} is there twice in one place")
     return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:80]} is too large")
+    return number
 
 
 def _no_constant(name: str) -> float:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections import Counter
+import math
 from collections.abc import Iterable, Iterator
-from fractions import Fraction
 from importlib.resources import files
 from typing import Any
 
-from robustzoo.cards.protocol_rules import protocol_problems, success_problems
+from robustzoo.cards.protocol_rules import protocol_problems
+from robustzoo.cards.sample_rules import count, is_plain, is_position, sample_problems
 from robustzoo.cards.statistics import Accuracy
+from robustzoo.printable import is_one_line, one_line
 from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
 
 SCHEMA_ID = "robustzoo.evidence/1"
 # Bounds are written with 9 decimals; older releases of scipy are good to fewer.
 _BOUND_TOLERANCE = 1e-7
+_LONGEST_TEXT = 1000  # characters
+_DEEPEST = 30  # levels; ours have 6
+_MOST_PIXELS = 2**27  # numbers of one image
 _NEXT_STEP = "restore the file, or remove it and measure again with `robustzoo evaluate`"
 
 
@@ -39,7 +43,7 @@ def check_document(doc: Any) -> None:
     """Raise EvidenceError at the first field that is malformed or contradicts another."""
     if isinstance(doc, dict) and "schema" in doc:
         check_schema_id(doc)
-    _check_schema(doc, schema(), ())
+    _check_schema(_without_plain_items(doc), schema(), ())
     for path, problem in _contradictions(doc):
         raise EvidenceError(path, problem)
 
@@ -66,21 +70,46 @@ def shard_problem(doc: dict[str, Any]) -> str | None:
     )
 
 
-def check_samples(samples: Any) -> None:
-    """Raise EvidenceError where the `samples` section alone is malformed; its facts are not compared."""
-    rules = {**schema()["properties"]["samples"], "$defs": schema()["$defs"]}
-    _check_schema(samples, rules, ("samples",))
-
-
 @functools.cache
 def schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12), read from the package data."""
     return json.loads(files("robustzoo.cards").joinpath("evidence.schema.json").read_text(encoding="utf-8"))
 
 
-def _check_schema(value: Any, rules: dict[str, Any], where: tuple[str, ...]) -> None:
+def check_samples(samples: Any) -> None:
+    """Raise EvidenceError where the `samples` section alone is malformed; its facts are not compared.
+
+    The schema is asked about those alone that are not plainly good: one by one that takes seconds for 50,000.
+    """
+    rules = {**schema()["properties"]["samples"], "$defs": schema()["$defs"]}
+    if not isinstance(samples, list) or not samples:
+        _check_schema(samples, rules, ("samples",))
+    for i, sample in enumerate(samples):
+        if not is_plain(sample):
+            _check_schema(sample, {**rules["items"], "$defs": rules["$defs"]}, ("samples", i))
+
+
+def _without_plain_items(doc: Any) -> Any:
+    """The document with its first sample and index alone, after the others have been checked here."""
+    if not isinstance(doc, dict):
+        return doc
+    samples, dataset = doc.get("samples"), doc.get("dataset")
+    if isinstance(samples, list):
+        check_samples(samples)
+        doc = {**doc, "samples": samples[:1]}
+    indices = dataset.get("indices") if isinstance(dataset, dict) else None
+    if isinstance(dataset, dict) and isinstance(indices, list) and all(map(is_position, indices)):
+        doc = {**doc, "dataset": {**dataset, "indices": indices[:1]}}
+    return doc
+
+
+def _check_schema(value: Any, rules: dict[str, Any], where: tuple[str | int, ...]) -> None:
     for error in _validator()(rules).iter_errors(value):
-        raise EvidenceError(_path([*where, *error.absolute_path]), _shortened(error.message))
+        # A place may be a key of the file's own, and a value may be anything.
+        problem = one_line(_shortened(error.message))
+        if error.validator in ("pattern", "maxLength") and error.schema == schema()["$defs"]["text"]:
+            problem = _no_line(error.instance)
+        raise EvidenceError(one_line(_path([*where, *error.absolute_path])), problem)
 
 
 @functools.cache
@@ -107,9 +136,9 @@ def _shortened(message: str, limit: int = 300) -> str:
 
 def _contradictions(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """(field, problem) for each fact that does not follow from the others; `doc` fits the schema."""
-    if not doc["model"]["name"].isprintable():
-        yield "model.name", f"{doc['model']['name']!r} is not printable text"
+    yield from _texts(doc)
     yield from _threat_model(doc["threat_model"])
+    yield from _image_shape(doc["dataset"]["image_shape"])
     yield from _order("dataset.indices", doc["dataset"]["indices"])
     ids = [sample["id"] for sample in doc["samples"]]
     yield from _order("samples", ids)
@@ -126,7 +155,7 @@ def _contradictions(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from protocol_problems(doc["protocol"])
     attacks = {member["attack"]: member for member in doc["protocol"]["members"]}
     for i, sample in enumerate(doc["samples"]):
-        for field, problem in _sample(sample, doc["dataset"]["num_classes"], attacks):
+        for field, problem in sample_problems(sample, doc["dataset"]["num_classes"], attacks):
             yield f"samples[{i}].{field}", f"{problem} (id {sample['id']})"
         if sample.get("micro_batch_size", 0) >= doc["micro_batch_size"]:
             yield (
@@ -139,6 +168,36 @@ def _contradictions(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
         broken = sum(doc["counts"]["broken_by"].values())
         if doc["witnesses"]["count"] > broken:
             yield "witnesses.count", f"{doc['witnesses']['count']} witnesses for {broken} broken samples"
+
+
+def _texts(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every text at any depth is one line of visible characters. Those of the samples are equal to others:
+    names of attacks, epsilons."""
+    if not doc["model"]["name"].isprintable():
+        yield "model.name", _no_line(doc["model"]["name"])
+    rest: list[tuple[tuple[str | int, ...], Any]] = [((), {**doc, "samples": None})]
+    while rest:
+        where, value = rest.pop()
+        if len(where) > _DEEPEST:
+            yield one_line(_path(where[:3])), f"it is nested more than {_DEEPEST} levels deep"
+            return
+        if isinstance(value, str) and (len(value) > _LONGEST_TEXT or not is_one_line(value)):
+            yield one_line(_path(where)), _no_line(value)
+        elif isinstance(value, dict):
+            rest += [((*where, "a key"), key) for key in value]
+            rest += [((*where, key), item) for key, item in value.items()]
+        elif isinstance(value, list):
+            rest += [((*where, i), item) for i, item in enumerate(value) if type(item) is not int]
+
+
+def _no_line(text: str) -> str:
+    shown = _shortened(ascii(text), 80)
+    return f"{shown} is not printable text: expected one line of at most {_LONGEST_TEXT} visible characters"
+
+
+def _image_shape(shape: list[int]) -> Iterator[tuple[str, str]]:
+    if math.prod(shape) > _MOST_PIXELS:
+        yield "dataset.image_shape", f"{shape} are more than {_MOST_PIXELS:,} numbers an image"
 
 
 def _threat_model(stated: dict[str, str]) -> Iterator[tuple[str, str]]:
@@ -154,7 +213,14 @@ def _threat_model(stated: dict[str, str]) -> Iterator[tuple[str, str]]:
 def _smaller_epsilons(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Those of a curve ascend below the document's own, and a sample names one of them or none."""
     smaller = doc.get("smaller_epsilons", [])
-    radii = [Fraction(text) for text in (*smaller, doc["threat_model"]["epsilon"])]
+    norm = doc["threat_model"]["norm"]
+    radii = []
+    for i, text in enumerate((*smaller, doc["threat_model"]["epsilon"])):
+        try:
+            radii.append(ThreatModel.parse(f"{norm}:{text}").epsilon)
+        except ThreatModelError as error:
+            yield f"smaller_epsilons[{i}]", str(error)
+            return
     for i, (left, right) in enumerate(itertools.pairwise(radii)):
         if left >= right:
             yield (
@@ -176,38 +242,6 @@ def _order(field: str, ids: list[int]) -> Iterator[tuple[str, str]]:
             yield f"{field}[{i + 1}]", f"ids must ascend without repeats, got {right} after {left}"
 
 
-def _sample(
-    sample: dict[str, Any], num_classes: int, attacks: dict[str, dict[str, Any]]
-) -> Iterator[tuple[str, str]]:
-    label, predicted, broken_by = sample["label"], sample["predicted"], sample["broken_by"]
-    for field in ("label", "predicted"):
-        if sample[field] >= num_classes:
-            yield field, f"class {sample[field]} of {num_classes} classes, expected 0..{num_classes - 1}"
-    if sample["robust"] and label != predicted:
-        yield "robust", f"robust, yet the clean image is misclassified ({predicted}, label {label})"
-    if sample["robust"] and broken_by is not None:
-        yield "broken_by", f"robust, yet broken by {broken_by['attack']}"
-    if not sample["robust"] and label == predicted and broken_by is None:
-        yield "broken_by", "correct on the clean image and not robust, yet nothing broke it"
-    if broken_by is not None:
-        if label != predicted:
-            yield "broken_by", "misclassified without any attack, so nothing can have broken it"
-        if broken_by["attack"] not in attacks:
-            yield (
-                "broken_by.attack",
-                f"{broken_by['attack']} is no member of the protocol ({', '.join(attacks)})",
-            )
-        target = broken_by["target"]
-        if target is not None and (target >= num_classes or target == label):
-            yield (
-                "broken_by.target",
-                f"target {target} must be another class than {label} among {num_classes}",
-            )
-        if broken_by["attack"] in attacks:
-            for field, problem in success_problems(broken_by, attacks[broken_by["attack"]]):
-                yield f"broken_by.{field}", problem
-
-
 def _totals(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
     counted, counts = count(doc["samples"]), doc["counts"]
     for field, value in counted.items():
@@ -220,15 +254,3 @@ def _totals(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
             # Written as "not within" so that NaN is caught too.
             if not abs(stated[part] - expected[part]) <= tolerance:
                 yield f"{field}.{part}", f"{stated[part]} stated, the counts give {expected[part]}"
-
-
-def count(samples: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The `counts` section that the samples give."""
-    samples = list(samples)
-    broken = Counter(s["broken_by"]["attack"] for s in samples if s["broken_by"] is not None)
-    return {
-        "n": len(samples),
-        "clean_correct": sum(s["predicted"] == s["label"] for s in samples),
-        "robust_correct": sum(s["robust"] for s in samples),
-        "broken_by": dict(sorted(broken.items())),
-    }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from robustzoo.cards.model_names import unpublished_name
+from robustzoo.printable import one_line
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData
@@ -18,7 +20,15 @@ _NEXT_STEP = (
     "measure with `robustzoo evaluate NAME --out FOLDER`, then write the card with `robustzoo card FOLDER`"
 )
 _LARGEST_CARD = 1_000_000  # characters; ours have about 10,000
+_LARGEST_METADATA = 200_000  # characters; a claim takes about 600
 _DEEPEST = 30  # levels of nesting; ours have 8
+# YAML's tag -> how JSON spells such a number. YAML 1.1 knows octal, base 60 and underscores besides, and 1.2
+# reads the same digits otherwise.
+_NUMBERS = {
+    "tag:yaml.org,2002:int": re.compile("-?(0|[1-9][0-9]*)"),
+    "tag:yaml.org,2002:float": re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+([eE][+-]?[0-9]+)?"),
+}
+_MERGE = "tag:yaml.org,2002:merge"
 _BLOCK = re.compile(r"\A---[ \t]*\r?\n(?P<yaml>.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 # Where the Hub keeps a data set under another name than the registry does.
 _HUB_DATASETS = {
@@ -125,14 +135,24 @@ def read_block(text: str) -> dict[str, Any]:
     if len(text) > _LARGEST_CARD:
         raise bad_card(f"the card has {len(text)} characters, expected at most {_LARGEST_CARD}")
     source, _ = split_card(text)
+    if len(source) > _LARGEST_METADATA:
+        raise bad_card(
+            f"the card's metadata have {len(source)} characters, expected at most {_LARGEST_METADATA}"
+        )
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _refuse_costly(yaml.parse(source))
-        _refuse_repeated(yaml.compose(source, yaml.SafeLoader))
-        block = yaml.safe_load(source)
-    except (yaml.YAMLError, ValueError) as error:
+        _refuse_costly(yaml.parse(source, loader))
+        reader = loader(source)
+        node = reader.get_single_node()
+        _refuse_ambiguous(node)
+        block = None if node is None else reader.construct_document(node)
+    except (yaml.YAMLError, ValueError, OverflowError, TypeError) as error:
         if isinstance(error, CardError):
             raise
-        raise bad_card(f"the card's metadata is not YAML: {error}") from error
+        where = " ".join(str(error).split())  # on one line: parts of it are the card's own
+        if "nesting depth" in where:  # libyaml's own limit
+            raise bad_card(f"the card's metadata is nested more than {_DEEPEST} levels deep") from error
+        raise bad_card(f"the card's metadata is not YAML: {one_line(where)}") from error
     if not isinstance(block, dict) or not all(isinstance(key, str) for key in block):
         raise bad_card(
             f"the card's metadata must be a mapping of names to values, got {type(block).__name__}"
@@ -150,32 +170,47 @@ def split_card(text: str) -> tuple[str, str]:
 
 
 def _refuse_costly(events: Iterable[Any]) -> None:
-    """Raise CardError for deep nesting, and for aliases, which let a short text stand for billions."""
+    """Raise CardError for deep nesting, for aliases, which let a short text stand for billions, and for tags,
+    which make a text a number in the eyes of some readers."""
     import yaml
 
     depth = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent):
             raise bad_card("the card's metadata uses YAML aliases (*name); write the values out")
+        if getattr(event, "tag", None) is not None:
+            raise bad_card(
+                f"the card's metadata is not YAML without tags: {event.tag!r}; write the value without one"
+            )
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
             raise bad_card(f"the card's metadata is nested more than {_DEEPEST} levels deep")
 
 
-def _refuse_repeated(node: Any) -> None:
-    """Raise CardError for a key that a mapping has twice: readers differ in which of the two they take."""
+def _refuse_ambiguous(node: Any) -> None:
+    """Raise CardError where readers differ in what they read: a key that a mapping has twice, a number that
+    is not spelled as in JSON (0764 is 500 to some and 764 to others), a merged mapping."""
     import yaml
 
-    if isinstance(node, yaml.MappingNode):
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        repeated = sorted({key for key in keys if keys.count(key) > 1})
-        if repeated:
-            raise bad_card(f"the card's metadata has the key {repeated[0]!r} twice in one place")
-        for _, value in node.value:
-            _refuse_repeated(value)
+    if isinstance(node, yaml.ScalarNode):
+        spelled = _NUMBERS.get(node.tag)
+        if spelled is not None and not spelled.fullmatch(node.value):
+            raise bad_card(
+                f"the card's metadata has the number {node.value[:80]!r}, which readers of YAML take for "
+                "different ones: write it in plain decimal digits"
+            )
+    elif isinstance(node, yaml.MappingNode):
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if keys and (most := keys.most_common(1)[0])[1] > 1:
+            raise bad_card(f"the card's metadata has the key {most[0][:80]!r} twice in one place")
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                raise bad_card("the card's metadata merges mappings (<<); write the values out")
+            _refuse_ambiguous(key)
+            _refuse_ambiguous(value)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            _refuse_repeated(value)
+            _refuse_ambiguous(value)
 
 
 def parse_card(text: str) -> tuple[str, list[EvalResult]]:
@@ -185,7 +220,7 @@ def parse_card(text: str) -> tuple[str, list[EvalResult]]:
         CardError: as `read_block`; no model-index, or one that huggingface_hub cannot read or that names
             several models.
     """
-    from huggingface_hub import ModelCard
+    from huggingface_hub import ModelCardData
 
     block = read_block(text)
     index = block.get("model-index")
@@ -194,7 +229,8 @@ def parse_card(text: str) -> tuple[str, list[EvalResult]]:
     if not isinstance(index, list) or len(index) != 1:
         raise bad_card("the card's model-index must be a list of one model")
     try:
-        data = ModelCard(text.lstrip("\ufeff")).data
+        # Given by name, so that a card which switches the checks off is one argument too many.
+        data = ModelCardData(ignore_metadata_errors=False, **block)
         name, results = str(data.get("model_name")), list(data.get("eval_results", []))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise bad_card(f"the card's model-index cannot be read: {error}") from error

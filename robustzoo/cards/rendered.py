@@ -10,14 +10,12 @@ from itertools import zip_longest
 from robustzoo.cards.claims import Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.metadata import CardError, read_block, split_card, stated_name
-from robustzoo.cards.render import SECTIONS, render_card, robust_row, table_cells
+from robustzoo.cards.render import render_card, robust_row, table_cells
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.recipes import Recipe
 
 NOTES = "## Notes by the author"
 _NOTES = re.compile(rf"^{NOTES}[ \t]*$", re.MULTILINE | re.IGNORECASE)
-_HEADING = re.compile(r"^ {0,3}#{1,2} +(.+?)[ #]*$", re.MULTILINE)
-_COUNTS = re.compile(r"^.*\|.*\d+ / \d+.*\|.*$", re.MULTILINE)
 
 
 def split_notes(text: str) -> tuple[str, str]:
@@ -29,23 +27,6 @@ def split_notes(text: str) -> tuple[str, str]:
 def with_notes(text: str, notes: str) -> str:
     """A card with the notes of an older one behind it."""
     return f"{text}\n{notes}" if notes else text
-
-
-def notes_problem(text: str) -> str | None:
-    """What in the author's notes a reader could take for the generated part, in words: a heading of it, or a
-    table row with a count `k / n` of images."""
-    generated, notes = split_notes(text)
-    own = {heading.casefold() for heading in _HEADING.findall(generated)}
-    for heading in _HEADING.findall(notes)[1:]:
-        if heading.casefold() in own or heading.casefold() in map(str.casefold, SECTIONS):
-            return f"the author's notes repeat the heading {heading!r} of the generated card: rename it"
-    row = _COUNTS.search(notes)
-    if row is not None:
-        return (
-            f"the author's notes have the table row {row.group().strip()[:100]!r}, which looks like a "
-            "result of the card: give numbers that the evidence does not prove in sentences"
-        )
-    return None
 
 
 def first_difference(

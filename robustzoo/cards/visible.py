@@ -9,14 +9,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from robustzoo.cards.claims import Claim
 from robustzoo.cards.metadata import CardError
 from robustzoo.cards.model_names import unpublished_name
+from robustzoo.cards.notes import notes_problem
 from robustzoo.cards.render import clean_row, robust_row, table_cells
-from robustzoo.cards.rendered import notes_problem, split_notes
+from robustzoo.cards.rendered import split_notes
 
 _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _COUNT = re.compile(r"\d+ / \d+")
 _COLUMNS = ("correct / n", "percentage", "95 % interval")
 _BROKEN = re.compile(r"they broke (\d+) of the (\d+) ")
-_IMAGES = re.compile(r"^`([^`]+)` at .*?: (\d+) images? \(.*?, subset `[^`]+`\), seed (\d+)", re.MULTILINE)
+# Each part ends where its last character first comes: no line takes long.
+_IMAGES = re.compile(
+    r"^`([^`\n]+)` at [^:\n]*: (\d+) images? \([^()\n]*, subset `[^`\n]+`\), seed (\d+)", re.MULTILINE
+)
 _TOLERANCE = re.compile(r"A count may be off by (\d+(?: or \d+)*) images")
 _WEIGHTS = re.compile(r"sha256 of `model\.safetensors`: `([^`]*)`")
 
@@ -29,9 +33,9 @@ def differences(text: str, claims: Sequence[Claim], weights_sha256: str | None =
         claims: those of its metadata.
         weights_sha256: of its metadata; None is not compared.
     """
-    notes = notes_problem(text)
-    if notes is not None:
-        yield notes
+    problem = notes_problem(*split_notes(text))
+    if problem is not None:
+        yield problem
     body = split_notes(text)[0].split("\n---", 1)[-1]
     heading = _HEADING.search(body)
     names = (claims[0].model_name, unpublished_name(claims[0].model_name, weights_sha256 or ""))

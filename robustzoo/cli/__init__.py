@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from robustzoo.cli.json_errors import is_message, message_of, report_error
+from robustzoo.cli.json_errors import message_of, passes_through, report_error
 from robustzoo.unfailing_stream import keep_messages_from_failing
 
 INTERRUPTED = 128 + 2  # the signal's number is 2
@@ -33,6 +33,16 @@ _COMMANDS = {
     "card": "publish",
     "publish": "publish",
 }
+# What other tools call it -> what it is called here.
+_MEANT = {
+    **dict.fromkeys(("list", "models", "search"), "ls"),
+    **dict.fromkeys(("info", "describe", "cat"), "show"),
+    **dict.fromkeys(("eval", "attack", "benchmark", "test", "autoattack"), "evaluate"),
+    **dict.fromkeys(("check", "replay", "reproduce"), "verify"),
+    **dict.fromkeys(("config", "recipes"), "recipe"),
+    **dict.fromkeys(("diff",), "compare"),
+    **dict.fromkeys(("upload", "push"), "publish"),
+}
 
 
 class _LazyGroup(click.Group):
@@ -40,6 +50,12 @@ class _LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        meant = _MEANT.get(args[0].lower()) if args else None
+        if meant is not None and args[0] not in _COMMANDS:
+            ctx.fail(f"no such command {args[0]!r}; did you mean `robustzoo {meant}`?")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
@@ -58,9 +74,12 @@ class _LazyGroup(click.Group):
         return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click, but that Ctrl-C ends with the shells' 130: click's 1 is "refuted" here."""
+        """As click, but that Ctrl-C ends with the shells' 130, and a closed standard input as any error that
+        nobody foresaw: click's 1 is "refuted" here."""
         try:
             return super().invoke(ctx)
+        except EOFError as error:
+            raise RuntimeError("the standard input has ended") from error
         except KeyboardInterrupt:
             click.echo("robustzoo: interrupted", err=True)
             sys.exit(INTERRUPTED)
@@ -87,7 +106,7 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run the command line; our own errors and the system's become one readable message and exit code 2."""
+    """Run the command line; an error becomes one readable message and exit code 2, whatever it is."""
     keep_messages_from_failing()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names of folders may hold bytes that are no text, or letters that this locale has not.
@@ -95,7 +114,7 @@ def main() -> None:
     try:
         group(prog_name="robustzoo")
     except Exception as error:
-        if not is_message(error):
+        if passes_through(error):
             raise
         click.echo(f"robustzoo: {_of_stdout(error) or message_of(error)}", err=True)
         sys.exit(2)

@@ -92,6 +92,13 @@ def _load(
     metavar="S2",
     help="Assume a sub-Gaussian loss of this variance factor, which gives the constant C a value.",
 )
+@click.option(
+    "--weights",
+    type=click.IntRange(min=2),
+    default=128,
+    show_default=True,
+    help="How many second derivatives to look at, at random places, for a variance of each weight's own.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 def bound(
     model: str,
@@ -107,12 +114,14 @@ def bound(
     trh_gamma: float | None,
     tau: float,
     sub_gaussian: float | None,
+    weights: int,
     as_json: bool,
 ) -> None:
     """The paper's PAC-Bayes bound at the weights of MODEL (a registry name or a model folder), term by term.
 
-    The prior is given by --sigma0 and --beta, or by --lambda = sigma0^2 / 2 and
-    --gamma = 1 / (2 beta sigma0^2).
+    The trace's term also in the two exact forms that the paper's is the first order of, with their argument
+    x, which says whether that order is enough. The prior is given by --sigma0 and --beta, or by
+    --lambda = sigma0^2 / 2 and --gamma = 1 / (2 beta sigma0^2).
     """
     from robustzoo.diagnostics.bound import BoundError
 
@@ -136,6 +145,7 @@ def bound(
         prior,
         samples=samples,
         probes=probes,
+        weights=weights,
         seed=seed,
         stop_gradient=stop_gradient,
         tau=tau,
@@ -256,10 +266,32 @@ def _table(rows: list[list[str]]) -> str:
     "--probes", type=click.IntRange(min=2), default=16, show_default=True, help="Hutchinson probes."
 )
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; default: one per core.")
-def two_moons(out: Path, epochs: int, seeds: int, probes: int, workers: int | None) -> None:
+@click.option(
+    "--batch-size",
+    "batch_sizes",
+    type=click.IntRange(min=1),
+    multiple=True,
+    metavar="B",
+    help="Instead of the figures: a table of the traces after training in batches of B; repeatable.",
+)
+def two_moons(
+    out: Path, epochs: int, seeds: int, probes: int, workers: int | None, batch_sizes: tuple[int, ...]
+) -> None:
     """The paper's two-moons study: traces and eigenvalue spreads over epochs, as two figures and CSV."""
-    from robustzoo.diagnostics.two_moons import run_study, summary
+    from robustzoo.diagnostics.two_moons import batches_summary, compare_batches, run_study, summary
 
+    if batch_sizes:
+        found = compare_batches(
+            out,
+            batch_sizes,
+            seeds=range(seeds),
+            epochs=epochs,
+            workers=workers,
+            on_run=lambda size, seed: click.echo(f"batch size {size}, seed {seed} done", err=True),
+        )
+        click.echo(batches_summary(found, epochs))
+        click.echo(f"wrote {out}")
+        return
     rows = run_study(
         out,
         seeds=range(seeds),

@@ -69,7 +69,9 @@ from robustzoo.cli.own_output import own_output
     "model folder (for one threat model).",
 )
 @click.option(
-    "--restart", is_flag=True, help="Discard the journal, and the finished points of a curve or table."
+    "--restart",
+    is_flag=True,
+    help="Compute anew: discard the journal, and replace what is finished (else it is read).",
 )
 @click.option(
     "--json",
@@ -95,7 +97,8 @@ def evaluate(
     torch.nn.Module from pixels in [0, 1] to logits, in eval mode. Such models need --data and --threat-model.
 
     A bundled model's evidence is written only where --out says. An interrupted run goes on when the same
-    command is given again. Under torchrun or the deepspeed launcher the ranks share the images (with --out).
+    command is given again, and a finished one is read. Under torchrun or the deepspeed launcher the ranks
+    share the images (with --out).
     """
     if epsilons is not None and len(threat_models) > 1:
         raise click.UsageError("--epsilons goes with one --threat-model, which gives the norm")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustzoo.cli.json_errors import BAD_INPUT, JsonErrors, error_document, is_message, message_of
+from robustzoo.cli.json_errors import BAD_INPUT, JsonErrors, error_document, message_of, passes_through
 from robustzoo.cli.models import refuse_unknown
 from robustzoo.cli.options import workers
 
@@ -104,7 +104,7 @@ def _attempt(name: str, options: dict[str, Any]) -> tuple[VerificationReport | N
 
         return run(name, **options), None
     except Exception as error:
-        if not is_message(error):
+        if passes_through(error):
             raise
         return getattr(error, "report", None), error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 
@@ -15,6 +16,8 @@ from robustzoo.registry.names import parse
 from robustzoo.registry.overrides import parse_assignments
 from robustzoo.registry.packages import brought, problems
 from robustzoo.registry.pinned import pin_problem
+
+NOTHING = 1  # exit code, as of grep
 
 
 def _numbers(recipe_name: str, weights: Weights | None) -> dict[str, str]:
@@ -68,7 +71,7 @@ def _record(name: str, locked: dict[str, Weights], others: dict[str, Entry]) -> 
 def ls(pattern: str | None, published: bool, paper: bool, as_json: bool) -> None:
     """List the zoo: every name that has a recipe, and the numbers of those with weights.
 
-    PATTERN is a shell pattern such as '*.digits_linf.*'.
+    PATTERN is a shell pattern such as '*.digits_linf.*'. Exit code 1 where nothing matches.
     """
     if paper:
         from robustzoo.cli.paper import show_results
@@ -85,11 +88,11 @@ def ls(pattern: str | None, published: bool, paper: bool, as_json: bool) -> None
         click.echo(f"left out, from another package: {problem}", err=True)
     if as_json:
         click.echo(json.dumps(records, indent=1))
-        return
+        sys.exit(0 if records else NOTHING)
     if not records:
         what = "no weights are published" if pattern is None else f"no model matches {pattern!r}"
         click.echo(f"{what}; `robustzoo ls` shows all {len(list_models())} names")
-        return
+        sys.exit(NOTHING)
     keys = ["name", "threat_model", "weights", "clean", "robust", "protocol"]
     if any(r["recipe"] != r["name"] for r in records):
         keys.insert(1, "recipe")

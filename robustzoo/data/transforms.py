@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import interpolate
+from torch.nn.functional import interpolate, pad
 
 from robustzoo.keyed_noise import integers, uniform
 
 if TYPE_CHECKING:
     from robustzoo.registry.recipes import Recipe
 
-AUGMENTATIONS = ("none", "fb", "crop")
+AUGMENTATIONS = ("none", "fb", "crop", "shift")
 # Of "crop": share of the image's area and ratio of width to height; torchvision's RandomResizedCrop, after
 # Szegedy et al. 2015 ("Going deeper with convolutions", section 6).
 CROP_SCALE = (0.08, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
 _CROP_TRIES = 10
+# Of "shift": pixels of zeros around the image; source: He et al. 2016 (section 4.2), common on CIFAR-10.
+PADDING = 4
 
 
 def check_augmentation(name: str) -> None:
@@ -105,6 +107,7 @@ def augment(x: Tensor, recipe: Recipe, seed: int, epochs: Tensor, ids: Tensor) -
     "none": x itself. "fb": a left-right flip with probability 1/2, then one brightness from U[-b, b] added to
     all pixels of an image (b = recipe.brightness), then a clamp to [0, 1] (ours). "crop": the flip; the crop
     is cut where the image is read (`training_batches`), from the whole photograph where there is one.
+    "shift": the flip, then a part of the image's size, anywhere in the image with PADDING zeros around it.
     Raises ValueError on another augmentation.
     """
     if recipe.augmentation == "none":
@@ -113,7 +116,21 @@ def augment(x: Tensor, recipe: Recipe, seed: int, epochs: Tensor, ids: Tensor) -
     epochs, ids = epochs.to(x.device), ids.to(x.device)
     flip = integers(seed, ids, "data.flip", 2, (1, 1, 1), index=epochs).bool()
     x = torch.where(flip, x.flip(-1), x)
+    if recipe.augmentation == "shift":
+        return _shifted(x, seed, epochs, ids)
     if recipe.augmentation == "fb" and recipe.brightness > 0:
         shift = uniform(seed, ids, "data.brightness", (1, 1, 1), index=epochs).to(x.dtype)
         x = (x + recipe.brightness * (2 * shift - 1)).clamp(0, 1)
     return x
+
+
+def _shifted(x: Tensor, seed: int, epochs: Tensor, ids: Tensor) -> Tensor:
+    """(B, C, H, W) -> the same, each image moved by up to PADDING pixels down or up, and right or left."""
+    height, width = x.shape[2:]
+    padded = pad(x, (PADDING,) * 4)
+    moves = integers(seed, ids, "data.shift", 2 * PADDING + 1, (2,), index=epochs)
+    rows = moves[:, :1] + torch.arange(height, device=x.device)
+    columns = moves[:, 1:] + torch.arange(width, device=x.device)
+    images = torch.arange(len(x), device=x.device)[:, None, None, None]
+    channels = torch.arange(x.shape[1], device=x.device)[None, :, None, None]
+    return padded[images, channels, rows[:, None, :, None], columns[:, None, None, :]]

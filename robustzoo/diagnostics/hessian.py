@@ -116,15 +116,38 @@ class LossHessian:
 
     def exact_traces(self, chunk: int = 64) -> dict[str, float]:
         """The trace of each layer's block, one product per scalar parameter, `chunk` of them at a time."""
-        traces = {}
-        for layer, names in self.layers.items():
-            total = 0.0
-            for name in names:
-                for rows, basis in _basis(self.variables[name], chunk):
-                    columns = self._products({name: basis}, batched=True, wanted=[name])[name].flatten(1)
-                    total += columns[torch.arange(len(rows)), rows].double().sum().item()
-            traces[layer] = total
-        return traces
+        return {
+            layer: sum(
+                self._entries(name, torch.arange(self.variables[name].numel()), chunk).sum().item()
+                for name in names
+            )
+            for layer, names in self.layers.items()
+        }
+
+    def diagonal(self, positions: Tensor | None = None, chunk: int = 64) -> Tensor:
+        """Second derivatives in single parameters, float64 (n,), one product each, `chunk` of them at a time.
+
+        positions: int64 (n,), which of all `size` scalars, counted in the order of `names`; default: all. The
+            result is in their ascending order.
+        """
+        if positions is None:
+            positions = torch.arange(self.size)
+        positions, first = positions.sort().values, 0
+        found = [torch.zeros(0, dtype=torch.float64)]
+        for name, variable in self.variables.items():
+            inside = (positions >= first) & (positions < first + variable.numel())
+            if inside.any():
+                found.append(self._entries(name, positions[inside] - first, chunk))
+            first += variable.numel()
+        return torch.cat(found)
+
+    def _entries(self, name: str, positions: Tensor, chunk: int) -> Tensor:
+        """Second derivatives in the scalars of one parameter at these positions, float64 on the CPU."""
+        found = []
+        for rows, basis in _basis(self.variables[name], chunk, positions):
+            columns = self._products({name: basis}, batched=True, wanted=[name])[name].flatten(1)
+            found.append(columns[torch.arange(len(rows)), rows].double().cpu())
+        return torch.cat(found)
 
     def probe(self, probes: int, seed: int = 0) -> tuple[dict[str, Estimate], Estimate, Estimate]:
         """Hutchinson's estimates from `probes` vectors z of independent random signs, keyed by the seed.
@@ -174,7 +197,7 @@ class LossHessian:
             )
         rows = []
         for name, variable in self.variables.items():
-            for _, basis in _basis(variable, chunk):
+            for _, basis in _basis(variable, chunk, torch.arange(variable.numel())):
                 products = self._products({name: basis}, batched=True)
                 rows.append(torch.cat([p.flatten(1) for p in products.values()], 1))
         matrix = torch.cat(rows)
@@ -208,10 +231,9 @@ class LossHessian:
         }
 
 
-def _basis(variable: Tensor, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Positions (c,) and unit vectors (c, *shape) of a parameter, `chunk` at a time."""
-    for start in range(0, variable.numel(), chunk):
-        rows = torch.arange(start, min(start + chunk, variable.numel()), device=variable.device)
+def _basis(variable: Tensor, chunk: int, positions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """These positions (c,) of a parameter and their unit vectors (c, *shape), `chunk` at a time."""
+    for rows in positions.to(variable.device).split(chunk):
         basis = variable.new_zeros(len(rows), variable.numel())
         basis[torch.arange(len(rows)), rows] = 1.0
         yield rows, basis.view(len(rows), *variable.shape)

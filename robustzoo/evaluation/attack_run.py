@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from robustzoo.evaluation.cost import passes_at_most, seconds_at_most
 from robustzoo.evaluation.findings import Finding
 from robustzoo.evaluation.identity import weights_hash
 from robustzoo.evaluation.ledger import Ledger
@@ -23,6 +24,7 @@ def attack_all(
     workers: int,
     reporter: Reporter,
     keep: Callable[[list[Finding]], None] | None = None,
+    measured: tuple[float, float] | None = None,
 ) -> None:
     """Do all that the ledger has left.
 
@@ -31,8 +33,14 @@ def attack_all(
         workers: processes, this one among them; with more than one the model has a folder that the others can
             read, or pickle can send it.
         keep: called with every batch of findings before the ledger has it.
+        measured: seconds of a forward and of a backward of a micro-batch, for what is said after the clean
+            pass.
     """
-    pace = Pace(ledger, work.protocol, reporter, work.micro_batch_size * workers)
+    after_clean = None
+    if measured is not None:
+        passes = passes_at_most(work.protocol)
+        after_clean = lambda count: seconds_at_most(passes, count, work, workers, measured)  # noqa: E731
+    pace = Pace(ledger, work.protocol, reporter, work.micro_batch_size * workers, after_clean)
 
     def record(findings: list[Finding]) -> None:
         if keep is not None:

@@ -27,9 +27,7 @@ def cost_line(
     if measured is None:
         batch = x.expand(work.micro_batch_size, *x.shape).to(work.device)
         measured = machine.seconds_per_pass(model, batch, gradients=backwards > 0)
-    forward, backward = measured
-    batches = max(count / work.micro_batch_size / workers, 1.0)  # one that is mostly padding costs as much
-    seconds = (forwards * forward + backwards * backward) * batches
+    seconds = seconds_at_most((forwards, backwards), count, work, workers, measured)
     return (
         f"{work.protocol.name} on {count} images: at most {count * forwards:,} forwards and "
         f"{count * backwards:,} backwards, {estimate(seconds)} if all stay robust "
@@ -37,6 +35,14 @@ def cost_line(
         f"micro-batch {work.micro_batch_size}, "
         f"{work.device})"
     )
+
+
+def seconds_at_most(
+    passes: tuple[int, int], count: int, work: Work, workers: int, measured: tuple[float, float]
+) -> float:
+    """What `count` samples of so many (forwards, backwards) each take; `measured`: of a micro-batch."""
+    batches = max(count / work.micro_batch_size / workers, 1.0)  # one that is mostly padding costs as much
+    return (passes[0] * measured[0] + passes[1] * measured[1]) * batches
 
 
 def passes_at_most(protocol: Protocol) -> tuple[int, int]:

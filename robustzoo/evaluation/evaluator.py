@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import nn
 
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.protocols import RANDOM_MODELS
-from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence import Evidence, EvidenceError
 from robustzoo.data import DataError, Subset
 from robustzoo.evaluation import machine, micro_batch
 from robustzoo.evaluation.answering import require_same_answers
@@ -58,7 +59,7 @@ from robustzoo.evaluation.guards import (
     read_probe,
 )
 from robustzoo.evaluation.identity import identify, state_digest, weights_hash
-from robustzoo.evaluation.journal import Journal, stored_key
+from robustzoo.evaluation.journal import WAY_OUT, Journal, stored_key
 from robustzoo.evaluation.ledger import Ledger
 from robustzoo.evaluation.precision import Forwards, check_precision
 from robustzoo.evaluation.progress import Reporter
@@ -92,7 +93,6 @@ def evaluate(
     compiled: bool = False,
     shard: str | Shard | None = None,
     restart: bool = False,
-    reuse: bool = False,
     smaller: Evidence | None = None,
 ) -> Evidence:
     """Clean and robust accuracy of `model`, as Evidence: verdicts per image, counts, intervals, witnesses.
@@ -102,7 +102,9 @@ def evaluate(
     so that it does not depend on the number of cores either.
 
     With `out`, whatever is found is kept at once in a journal beside the Evidence. An evaluation that was
-    interrupted, even killed, goes on from there when it is called again, and gives the same Evidence.
+    interrupted, even killed, goes on from there when it is called again, and gives the same Evidence. One
+    that is finished there is read, once the model has answered its images and witnesses as it did then
+    (unless it is random), and not computed again.
 
     Args:
         model: any module from pixels x: (B, C, H, W) in [0, 1] to logits (B, K), in eval mode. It is left as
@@ -133,9 +135,7 @@ def evaluate(
         compiled: search through torch.compile; recorded. What counts is decided by the model as it is.
         shard: "i/n" evaluates every n-th image from the i-th on, in the folder `out/shard-i-of-n`; its
             Evidence is a part, to be merged by `merging.merge`.
-        restart: discard the journal that is there.
-        reuse: where `out` holds the finished Evidence of this very evaluation, read it instead, once
-            the model has answered its images and witnesses as it did then (unless it is random).
+        restart: compute anew: discard the journal that is there, and replace the finished result.
         smaller: the Evidence of the same evaluation at a smaller epsilon, with its witnesses: what it broke
             is broken here, and is not attacked again.
 
@@ -167,7 +167,7 @@ def evaluate(
     check_progress(progress)
     check_path("data_root", data_root)
     check_path("out", out)
-    for label, flag in (("compiled", compiled), ("restart", restart), ("reuse", reuse)):
+    for label, flag in (("compiled", compiled), ("restart", restart)):
         check_flag(label, flag)
     shard = None if shard is None else Shard.parse(shard)
     check_eval_mode(model)
@@ -212,7 +212,7 @@ def evaluate(
         workers = min(int(workers), len(ids))
         size = micro_batch_size
         if size is None:
-            size = _known_micro_batch(smaller, path if reuse else None, None if restart else place)
+            size = _known_micro_batch(smaller, *((None, None) if restart else (path, place)))
         if size is None and shard is not None:
             size = min(micro_batch.DEFAULT, len(subset))  # a trial on each shard's machine could differ
         work, measured = _sized(work, size, workers, model, subset, reporter)
@@ -227,16 +227,19 @@ def evaluate(
                 require_same_answers(smaller, model, dataset, device)
         if path is not None:  # refused before the attack, whose hours would be lost
             refuse_to_replace(path, terms)
-            if reuse and path.exists():
+            if path.exists() and not restart:
                 finished = with_witnesses(path)
                 if answering:
                     require_same_answers(finished, model, dataset, device)
-                reporter.say(f"{path} holds this evaluation already")
+                reporter.say(
+                    f"{path} holds this evaluation already, and it was read; restart=True, on the command "
+                    "line --restart, computes it anew"
+                )
                 return finished
         fingerprint = machine.fingerprint(device, work.micro_batch_size)
         ledger = Ledger(ids, attacks, work.micro_batch_size, carried)
         with Journal(place, journal_key(terms, weights, fingerprint), restart=restart) as journal:
-            ledger.restore(journal.findings)
+            _restore(ledger, journal)
             journal.findings.clear()  # the ledger has them
             if journal.sessions:
                 reporter.say(
@@ -246,7 +249,7 @@ def evaluate(
                 line = cost_line(model, dataset[ids[0]][0], work, sum(ledger.left), workers, measured)
                 try:
                     reporter.say(line, "cost")
-                    attack_all(model, work, ledger, workers, reporter, journal.append)
+                    attack_all(model, work, ledger, workers, reporter, journal.append, measured)
                 except BaseException as error:
                     if journal.keeps:
                         reporter.say(_kept(journal))
@@ -284,6 +287,16 @@ def evaluate(
         return evidence
 
 
+def _restore(ledger: Ledger, journal: Journal) -> None:
+    try:
+        ledger.restore(journal.findings)
+    except (ValueError, TypeError, LookupError) as error:
+        raise GuardError(
+            f"{journal.path} would be continued, but what it holds is not of this evaluation: {error}. "
+            f"{WAY_OUT}"
+        ) from error
+
+
 def _kept(journal: Journal) -> str:
     return f"what was found is kept in {journal.path}; the same command goes on from there"
 
@@ -292,10 +305,12 @@ def _known_micro_batch(smaller: Evidence | None, finished: Path | None, journal:
     """The micro-batch of what this evaluation goes on from, if anything: a trial could give another one."""
     if smaller is not None:
         return smaller.doc["micro_batch_size"]
-    if finished is not None and finished.exists():
-        return Evidence.load(finished).doc["micro_batch_size"]
+    if finished is not None and finished.is_file():
+        with suppress(EvidenceError):  # which is said where it would be replaced
+            return Evidence.load(finished).doc["micro_batch_size"]
     key = None if journal is None else stored_key(journal)
-    return None if key is None else key["micro_batch_size"]
+    size = None if key is None else key.get("micro_batch_size")
+    return size if isinstance(size, int) and size > 0 else None
 
 
 def _sized(

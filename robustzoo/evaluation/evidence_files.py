@@ -134,7 +134,7 @@ def with_witnesses(path: Path) -> Evidence:
     except FileNotFoundError as error:
         raise WitnessError(
             f"{path} names the witness file {stated['file']}, which is not beside it: restore it, or measure "
-            "again"
+            "again (restart=True, on the command line --restart)"
         ) from error
     return evidence
 
@@ -142,7 +142,9 @@ def with_witnesses(path: Path) -> Evidence:
 def _difference(term: str, there: Any, here: Any) -> str:
     """One term in which two evaluations differ, for a message."""
     if term == "threat_model":
-        there, here = (f"{t['norm']}:{t['epsilon']}" if isinstance(t, dict) else t for t in (there, here))
+        there, here = (
+            f"{t.get('norm')}:{t.get('epsilon')}" if isinstance(t, dict) else t for t in (there, here)
+        )
     elif isinstance(there, dict) and isinstance(here, dict):
         keys = [key for key in here if here[key] != there.get(key)]
         return f"{term} differs in {', '.join(keys)}"

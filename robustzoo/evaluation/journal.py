@@ -1,8 +1,8 @@
 """The journal: what an evaluation has found so far, on disk, so that the next run goes on from there.
 
 A file of frames that is only ever appended to: the key of the evaluation, then one frame a batch of
-findings. A frame is its length, a checksum and its content; one that was cut short by a crash is dropped on
-reading, and everything before it stands.
+findings. A frame is its length, a checksum and its content. Reading ends at the first that is not whole, be
+it cut short, zeros (the usual trace of a power cut) or anything else, and everything before it stands.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ from robustzoo.evaluation.guards import GuardError
 
 _MAGIC = b"robustzoo journal 1\n"
 _FRAME = struct.Struct("<II")  # length and CRC-32 of the content
+_LONGEST_KEY = 2**26  # bytes; it lists the images
+# What the decoder raises of bytes that it did not encode.
+_FOREIGN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, struct.error)
+WAY_OUT = (
+    "start over with restart=True, on the command line --restart (what it holds is then lost), or choose "
+    "another folder (out=..., --out DIR)"
+)
 
 
 class Journal:
@@ -54,7 +61,12 @@ class Journal:
         if path is not None and restart:
             path.unlink(missing_ok=True)
         elif path is not None and path.exists():
-            self._read(path)
+            try:
+                self._read(path)
+            except OSError as error:
+                raise GuardError(
+                    f"{path} would be continued, but it cannot be read ({error.strerror or error}): {WAY_OUT}"
+                ) from error
 
     def __enter__(self) -> Journal:
         return self
@@ -136,55 +148,91 @@ class Journal:
 
     def _read(self, path: Path) -> None:
         refused = f"{path} would be continued, but"
-        way_out = (
-            "start over with restart=True, on the command line --restart (what it holds is then lost), or "
-            "choose another folder (out=..., --out DIR)"
-        )
-        try:
-            file = path.open("rb")
-        except OSError as error:
-            raise GuardError(f"{refused} it cannot be read ({error.strerror or error}): {way_out}") from error
-        with file:
+        if not path.is_file():  # a pipe would hold the reader for ever
+            raise GuardError(f"{refused} it is no file: {WAY_OUT}")
+        with path.open("rb") as file:
+            size = path.stat().st_size
             start = file.read(len(_MAGIC))
             if start != _MAGIC:
-                if _MAGIC.startswith(start):  # cut short within its first bytes: nothing was in it
-                    return
-                raise GuardError(f"{refused} it is no journal of this version: {way_out}")
-            frame = _next_frame(file)
+                if _MAGIC.startswith(start.rstrip(b"\0")) and not _any_byte(file):
+                    return  # cut short within its first bytes: nothing was in it
+                raise GuardError(f"{refused} it is no journal of this version: {WAY_OUT}")
+            frame = _next_frame(file, size)
             if frame is None:
-                return
-            there = json.loads(frame)
+                if _torn_key(file):
+                    return
+                raise GuardError(f"{refused} its beginning is damaged, which says whose it is: {WAY_OUT}")
+            there = _key_in(frame)
+            if there is None:
+                raise GuardError(f"{refused} it does not say whose it is: {WAY_OUT}")
             if problem := differing_terms(there, self._key):
-                raise GuardError(f"{refused} it belongs to another evaluation: {problem}. {way_out}")
+                raise GuardError(f"{refused} it belongs to another evaluation: {problem}. {WAY_OUT}")
             self._end = file.tell()
             ends: dict[int, float] = {}
-            while (frame := _next_frame(file)) is not None:
-                findings, head = decode(frame)
+            while (frame := _next_frame(file, size)) is not None:
+                try:
+                    findings, head = decode(frame)
+                    session, elapsed = int(head["session"]), float(head["elapsed"])
+                except _FOREIGN:  # a whole frame that we did not write: the end of what we did
+                    break
                 self.findings += findings
-                ends[head["session"]] = head["elapsed"]
+                ends[session] = elapsed
                 self._end = file.tell()
         self.sessions, self.elapsed = len(ends), sum(ends.values())
 
 
 def stored_key(path: Path) -> dict[str, Any] | None:
     """The key of the journal at `path`; None without a journal that can be read."""
+    if not path.is_file():
+        return None
     try:
         with path.open("rb") as file:
-            frame = _next_frame(file) if file.read(len(_MAGIC)) == _MAGIC else None
+            known = file.read(len(_MAGIC)) == _MAGIC
+            frame = _next_frame(file, path.stat().st_size) if known else None
     except OSError:
         return None
-    return None if frame is None else json.loads(frame)
+    return None if frame is None else _key_in(frame)
+
+
+def _key_in(frame: bytes) -> dict[str, Any] | None:
+    try:
+        key = json.loads(frame)
+    except (ValueError, RecursionError):
+        return None
+    return key if isinstance(key, dict) else None
+
+
+def _torn_key(file: BinaryIO) -> bool:
+    """Whether the file was cut short within its key, which is text and goes to the disk before all else; if
+    not, the key is damaged, and findings may follow it."""
+    file.seek(len(_MAGIC))
+    head, text = file.read(_FRAME.size), b""
+    if len(head) == _FRAME.size:
+        (length, _) = _FRAME.unpack(head)
+        if not length:  # zeros where the frame should be
+            return not _any_byte(file)
+        text = file.read(min(length, _LONGEST_KEY)).rstrip(b"\0")
+        if len(text) == length or b"\0" in text:
+            return False
+    return not _any_byte(file)
+
+
+def _any_byte(file: BinaryIO) -> bool:
+    """Whether anything but zeros is left to read."""
+    return any(block.strip(b"\0") for block in iter(lambda: file.read(2**20), b""))
 
 
 def _framed(content: bytes) -> bytes:
     return _FRAME.pack(len(content), zlib.crc32(content)) + content
 
 
-def _next_frame(file: BinaryIO) -> bytes | None:
-    """The content of the frame that begins here; None where there is no whole one."""
+def _next_frame(file: BinaryIO, size: int) -> bytes | None:
+    """The content of the frame that begins here, of a file of `size` bytes; None where none is whole."""
     head = file.read(_FRAME.size)
     if len(head) < _FRAME.size:
         return None
     length, checksum = _FRAME.unpack(head)
+    if not 0 < length <= size - file.tell():  # eight zero bytes are no frame, though their checksum is right
+        return None
     content = file.read(length)
     return content if len(content) == length and zlib.crc32(content) == checksum else None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from robustzoo.attacks.protocols import Protocol
 from robustzoo.evaluation.findings import CLEAN, Finding
 from robustzoo.evaluation.ledger import Ledger
-from robustzoo.evaluation.progress import Reporter
+from robustzoo.evaluation.progress import Reporter, estimate
 
 
 class Pace:
@@ -16,6 +16,8 @@ class Pace:
 
     Args:
         lanes: samples that are attacked at a time, over all processes.
+        at_most: seconds that so many samples take in all members, if nothing breaks them; said once, when the
+            clean pass has told how many there are.
         clock: seconds since any moment.
     """
 
@@ -25,9 +27,11 @@ class Pace:
         protocol: Protocol,
         reporter: Reporter,
         lanes: int,
+        at_most: Callable[[int], float] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger, self._reporter, self._lanes, self._clock = ledger, reporter, lanes, clock
+        self._at_most = at_most if ledger.left[CLEAN] else None
         # A backward pass takes about as long as a forward: close enough for a time that is an upper bound.
         costs = [protocol.draws, *(sum(member.passes) for member in protocol.members)]
         # What a sample costs from a stage to the end, if nothing breaks it.
@@ -52,6 +56,8 @@ class Pace:
         if stage != CLEAN and fresh >= min(self._lanes, total - self._before[stage]):
             left = sum(n * cost for n, cost in zip(ledger.left, self._to_the_end, strict=True))
             self._end = now + (now - self._start) * left / self._spent
+        if self._at_most is not None and not ledger.left[CLEAN]:
+            self._say_after_clean(self._at_most, now)
         self._reporter.update(
             ledger.name(stage),
             done,
@@ -61,3 +67,14 @@ class Pace:
             rate=fresh / seconds if seconds > 0 else None,
             seconds_left=None if self._end is None else max(self._end - now, 0.0),
         )
+
+    def _say_after_clean(self, at_most: Callable[[int], float], now: float) -> None:
+        """Only now is it known how many samples there are to attack."""
+        count, self._at_most = sum(self._ledger.left), None
+        if self._end is None and count:
+            seconds = at_most(count)
+            self._end = now + seconds
+            self._reporter.say(
+                f"clean: {self._ledger.correct} of {self._ledger.done[CLEAN]} images are classified "
+                f"correctly; the attacks on {count} take {estimate(seconds)} if all stay robust"
+            )

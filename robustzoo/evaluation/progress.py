@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from robustzoo.unfailing_stream import UnfailingStream
 
 # Seconds between two lines where there is no terminal.
 _QUIET_SECONDS = 20.0
+# After so many without any a line says that the work goes on, though nothing has finished.
+_SILENT_SECONDS = 28.0
 
 
 class Reporter:
@@ -38,7 +41,9 @@ class Reporter:
         self._stream = UnfailingStream(stream or sys.stderr)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._last_line = time.monotonic()
+        self._last_line = self._last_news = time.monotonic()
+        self._standing = "at work"
+        self._ended, self._writing = threading.Event(), threading.Lock()
         if self._shown and self._stream.isatty():
             columns = (
                 TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=8)),
@@ -51,13 +56,29 @@ class Reporter:
     def __enter__(self) -> Reporter:
         if self._bar is not None:
             self._bar.start()
+        elif self._shown:
+            threading.Thread(target=self._break_silence, daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         if self._bar is not None:
             self._bar.stop()
+
+    def _break_silence(self) -> None:
+        """Repeat where things stand in a log that has been silent for long: one member's attack on a large
+        network may take hours before the first sample is through."""
+        while not self._ended.wait(min(_SILENT_SECONDS / 4, 1.0)):
+            now = time.monotonic()
+            if now - self._last_line > _SILENT_SECONDS:
+                self._write(f"{self._standing} (nothing finished for {duration(now - self._last_news)})")
+
+    def _write(self, line: str) -> None:
+        with self._writing:
+            self._last_line = time.monotonic()
+            print(line, file=self._stream, flush=True)
 
     def say(self, text: str, event: str = "note") -> None:
         """Show one line and keep it."""
@@ -66,7 +87,7 @@ class Reporter:
         elif self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False)
         elif self._shown:
-            print(text, file=self._stream, flush=True)
+            self._write(text)
 
     def warn(self, text: str) -> None:
         """A line that must not be lost: where nothing is shown, a Python warning at evaluate's caller."""
@@ -95,7 +116,7 @@ class Reporter:
             numbers = {"done": done, "total": total, "robust": robust, "of": of, "rate": rate}
             self._listener({"event": "progress", "stage": stage, **numbers, "seconds_left": seconds_left})
             return
-        if self._bar is None and not (self._shown and time.monotonic() - self._last_line > _QUIET_SECONDS):
+        if self._bar is None and not self._shown:
             return
         parts = [] if rate is None else [f"{rate:.3g}/s"]
         if seconds_left is not None:
@@ -109,8 +130,9 @@ class Reporter:
                 self._task = self._bar.add_task(stage, total=total, more=more)
             self._bar.update(self._task, description=stage, completed=done, total=total, more=more)
         else:
-            self._last_line = time.monotonic()
-            print(f"{stage}: {done}/{total} {more}".rstrip(), file=self._stream, flush=True)
+            self._last_news, self._standing = time.monotonic(), f"{stage}: {done}/{total} {more}".rstrip()
+            if self._last_news - self._last_line > _QUIET_SECONDS:
+                self._write(self._standing)
 
 
 def estimate(seconds: float) -> str:

@@ -39,7 +39,8 @@ def evaluate_on_rank(
         This rank's own Evidence, and the whole Evidence on rank 0 (and without ranks), None on the others.
 
     Raises:
-        GuardError: no `out`, a shard asked for beside the ranks', or as `evaluate`.
+        GuardError: no `out`, a shard asked for beside the ranks', `restart` where a finished part lies, or as
+            `evaluate`.
     """
     if rank is None:
         found = evaluate(*arguments, out=out, progress=progress, **options)
@@ -52,7 +53,13 @@ def evaluate_on_rank(
     if options.get("shard") is not None:
         raise GuardError("a shard and ranks were both given; expected --shard in single jobs, or a launcher")
     out, shown = Path(out), progress if rank.index == 0 else False
-    options = {**options, "shard": rank.shard, "reuse": True}
+    place = rank.shard.folder(out)
+    if options.get("restart") and any((place / "evidence").glob("*.json")):
+        raise GuardError(
+            f"{place} holds a finished part, and ranks cannot tell the parts of this launch from older ones: "
+            f"delete the folders {out}/shard-*-of-{rank.count} first, or choose another folder"
+        )
+    options = {**options, "shard": rank.shard}
     mine = evaluate(*arguments, out=out, progress=shown, **options)
     if rank.index > 0:
         return mine, None

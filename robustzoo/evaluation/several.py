@@ -29,13 +29,11 @@ def evaluate_one(
     """`evaluate_on_rank` under one of several threat models, which have the folder `out` in common.
 
     Args:
-        model, data, protocol, options: as of `evaluate`, but that what is finished is read again unless
-            `restart` is true, once the model has answered its images and witnesses as it did then.
+        model, data, protocol, options: as of `evaluate`.
 
     Returns, raises: as `evaluate_on_rank`.
     """
     place = None if out is None else folder_of(threat_model, Path(out))
-    options = {"reuse": not options.get("restart", False), **options}
     return evaluate_on_rank(rank, model, data, threat_model, protocol, out=place, **options)
 
 

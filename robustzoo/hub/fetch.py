@@ -1,25 +1,24 @@
 """A pinned model repository of the Hub -> a folder of its cache, through the huggingface_hub client.
 
 The client's cache, its environment variables (HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN ...) and its
-arguments pass straight through; a commit that is cached costs no request.
+arguments pass straight through; a commit that is cached costs no request. Requests are made by a process of
+their own, which gives up when for ROBUSTZOO_HUB_TIMEOUT seconds (default 60) there is no progress.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from huggingface_hub import constants, snapshot_download, try_to_load_from_cache
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import are_progress_bars_disabled
 
 FILES = ("model.safetensors", "config.json", "README.md")
@@ -27,12 +26,21 @@ PATTERNS = [*FILES, "evidence/*"]
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-# The HTTP library under the client changed with its versions; its base error is a base of the client's own.
-TRANSFER_ERRORS = (OSError, *HfHubHTTPError.__bases__)
+LIMIT = "ROBUSTZOO_HUB_TIMEOUT"
+_SECONDS = 60.0
 
 
 class HubError(ValueError):
     """The Hub was asked for something it does not have or does not give, or the transfer broke off."""
+
+
+class RequestFailed(Exception):
+    """What came of a request to the Hub. kinds: names of the client's exception and its bases, nearest first;
+    cause: what was behind it."""
+
+    def __init__(self, kinds: list[str], message: str, cause: str = "") -> None:
+        super().__init__(message)
+        self.kinds, self.cause = kinds, cause or message
 
 
 class OfflineMiss(FileNotFoundError):
@@ -78,47 +86,121 @@ def fetch_folder(
         OfflineMiss: not cached, and offline (or the Hub does not answer).
         HubError: no such repository or commit, no access, or a broken transfer.
     """
-    arguments = {"revision": commit, "cache_dir": cache_dir, "token": token, "allow_patterns": PATTERNS}
     try:
-        folder = Path(snapshot_download(repo, local_files_only=True, **arguments))
+        folder = Path(
+            snapshot_download(
+                repo, revision=commit, cache_dir=cache_dir, allow_patterns=PATTERNS, local_files_only=True
+            )
+        )
         if all((folder / name).is_file() for name in FILES):
             return folder
     except LocalEntryNotFoundError:
         pass  # nothing, or not all of it, is cached
-    if local_files_only:
-        return _cached_model(repo, commit, cache_dir) or _miss(
-            repo, commit, cache_dir, "local_files_only is set"
-        )
-    if not constants.HF_HUB_OFFLINE and not are_progress_bars_disabled():
+    except HFValidationError as error:
+        raise HubError(f"{repo[:80]} is no Hub repository: {error}") from error
+    offline = "local_files_only is set" if local_files_only else None
+    if constants.HF_HUB_OFFLINE:
+        offline = offline or "HF_HUB_OFFLINE is set"
+    if offline is not None:
+        return _cached_model(repo, commit, cache_dir) or _miss(repo, commit, cache_dir, offline)
+    if not are_progress_bars_disabled():
         print(
             f"Fetching {repo} at {commit[:12]} from {constants.ENDPOINT} (without a network the client tries "
             "again for about 20 s; HF_HUB_OFFLINE=1 fails at once)",
             file=sys.stderr,
         )
     try:
-        return Path(snapshot_download(repo, **arguments))
-    except LocalEntryNotFoundError as error:
-        reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _no_answer(error)
-        return _cached_model(repo, commit, cache_dir) or _miss(repo, commit, cache_dir, reason, error)
-    except RevisionNotFoundError as error:
+        return Path(ask("snapshot", repo, commit, cache_dir=cache_dir, token=token))
+    except RequestFailed as error:
+        failed = error
+    if {"LocalEntryNotFoundError", "Unheard"} & {*failed.kinds}:
+        reason = f"{constants.ENDPOINT} cannot be reached ({failed.cause.strip()[:300]})"
+        return _cached_model(repo, commit, cache_dir) or _miss(repo, commit, cache_dir, reason, failed)
+    if "RevisionNotFoundError" in failed.kinds:
         raise HubError(
             f"{repo} on {constants.ENDPOINT} has no commit {commit}; update robustzoo if a registry name "
             f"pins it, or name a commit that it has: git ls-remote {constants.ENDPOINT}/{repo}"
-        ) from error
-    except GatedRepoError as error:
+        ) from failed
+    if "GatedRepoError" in failed.kinds:
         raise HubError(
             f"{repo} is gated: ask for access on {constants.ENDPOINT}/{repo}, then `hf auth login`"
-        ) from error
-    except RepositoryNotFoundError as error:
+        ) from failed
+    if "RepositoryNotFoundError" in failed.kinds:
         raise HubError(
             f"{constants.ENDPOINT} has no repository {repo}, or this account may not see it; "
             "check the spelling, or give access with `hf auth login` or HF_TOKEN"
-        ) from error
-    except TRANSFER_ERRORS as error:
-        raise HubError(
-            f"fetching {repo} at {commit} from {constants.ENDPOINT} failed: {error}\n"
-            f"Next: {download_command(repo, commit, cache_dir)}"
-        ) from error
+        ) from failed
+    raise HubError(
+        f"fetching {repo} at {commit} from {constants.ENDPOINT} failed: {failed}\n"
+        f"Next: {download_command(repo, commit, cache_dir)}"
+    ) from failed
+
+
+def ask(
+    what: str,
+    repo: str,
+    revision: str | None,
+    *,
+    cache_dir: str | Path | None = None,
+    token: str | bool | None = None,
+) -> str:
+    """What the Hub answers, in a process of its own: see `robustzoo.hub.download`.
+
+    Args:
+        what: "snapshot" fetches our files of a commit and gives their folder; "commit" gives the one that a
+            branch or tag means now.
+
+    Raises:
+        RequestFailed: anything else. HubError: the limit of the environment is no number.
+    """
+    limit = _limit()
+    asked = {
+        "what": what,
+        "repo": repo,
+        "revision": revision,
+        "cache_dir": str(cache_dir or constants.HF_HUB_CACHE),
+        "token": token,
+        "patterns": PATTERNS,
+        "limit": limit,
+    }
+    path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "HF_ENDPOINT": constants.ENDPOINT}
+    if are_progress_bars_disabled():
+        environment["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    done = subprocess.run(
+        [sys.executable, "-m", "robustzoo.hub.download"],
+        input=json.dumps(asked).encode(),
+        stdout=subprocess.PIPE,
+        env=os.environ | environment,
+        check=False,
+    )
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except ValueError as error:
+        raise RequestFailed([], f"the process that asks ended with status {done.returncode}") from error
+    if "value" in answer:
+        return answer["value"]
+    if {"Stalled", "Unheard"} & {*answer["error"]}:
+        raise RequestFailed(
+            answer["error"],
+            f"{answer['message']}, and the limit is {limit:g} s without progress. What has arrived is kept: "
+            f"try again later, or with a longer limit: {LIMIT}=SECONDS in the environment",
+        )
+    message, kinds = answer["message"].strip(), answer["error"]
+    if not {"OSError", "HTTPError"} & {*kinds}:  # a login page, for example, where JSON should be
+        message = f"{constants.ENDPOINT} does not answer as a Hub does ({answer['cause'].strip()[:300]})"
+    raise RequestFailed(kinds, message, answer["cause"])
+
+
+def _limit() -> float:
+    text = os.environ.get(LIMIT) or str(_SECONDS)
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = math.nan
+    if not 0 < limit < math.inf:
+        raise HubError(f"the environment says {LIMIT}={text}; expected a number of seconds above 0")
+    return limit
 
 
 def download_command(
@@ -142,11 +224,6 @@ def _cached_model(repo: str, commit: str, cache_dir: str | Path | None) -> Path 
     """The snapshot folder if it holds weights and configuration, though perhaps no card or evidence."""
     found = [try_to_load_from_cache(repo, name, cache_dir=cache_dir, revision=commit) for name in FILES[:2]]
     return Path(found[0]).parent if all(isinstance(path, str) for path in found) else None
-
-
-def _no_answer(error: Exception) -> str:
-    cause = error.__cause__ or error
-    return f"{constants.ENDPOINT} cannot be reached ({type(cause).__name__}: {str(cause).strip()[:300]})"
 
 
 def _miss(

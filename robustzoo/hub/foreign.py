@@ -6,10 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from huggingface_hub import HfApi, constants
-from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub import constants
 
-from robustzoo.hub.fetch import TRANSFER_ERRORS, HubError, parse_reference
+from robustzoo.hub.fetch import HubError, RequestFailed, ask, parse_reference
 from robustzoo.hub.load import load, resolve_folder
 from robustzoo.models import PixelModel
 from robustzoo.models.foreign import timm_folder
@@ -43,13 +42,15 @@ def pin(reference: str) -> str:
     except HubError:
         parse_reference(f"{repo}@{_ANY_COMMIT}")  # refuses what is no repository
     try:
-        commit = HfApi(endpoint=constants.ENDPOINT).model_info(repo, revision=revision or None).sha
-    except (RepositoryNotFoundError, RevisionNotFoundError, GatedRepoError) as error:
-        raise HubError(
-            f"{constants.ENDPOINT} does not give {reference}: {_first_line(error)}. Check the spelling, or "
-            "give access with `hf auth login`"
-        ) from error
-    except TRANSFER_ERRORS as error:
+        if constants.HF_HUB_OFFLINE:
+            raise RequestFailed([], "HF_HUB_OFFLINE is set")
+        commit = ask("commit", repo, revision or None)
+    except RequestFailed as error:
+        if {"RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError"} & {*error.kinds}:
+            raise HubError(
+                f"{constants.ENDPOINT} does not give {reference}: {_first_line(error)}. Check the spelling, "
+                "or give access with `hf auth login`"
+            ) from error
         raise HubError(
             f"{reference} names no commit, and {constants.ENDPOINT} cannot be asked which it means "
             f"({_first_line(error)}); name one that is cached: {_PREFIX}{repo}@COMMIT"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from robustzoo import atomic_files
 from robustzoo.registry import Entry, UnknownName, entry
 from robustzoo.registry.describe import training_command
 
 _LONGEST_NAME = 200  # characters; registry names have about 40
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".tar", ".safetensors", ".npz", ".onnx", ".h5")
 
 
 class NotPublished(ValueError):
@@ -22,6 +24,11 @@ def registered_entry(name: str | Path) -> Entry | None:
     """
     if isinstance(name, Path) or str(name).startswith(("local-dir:", "hf-hub:")):
         return None
+    if str(name).lower().endswith(_WEIGHTS) and not is_folder(Path(str(name))):
+        raise UnknownName(
+            f"{shortened(name)} is a file of weights, which does not say of what network: name the model "
+            "folder that it is in, or FILE.py:FUNCTION with a function that builds the network and loads it"
+        )
     if len(str(name)) > _LONGEST_NAME and not is_folder(Path(str(name))):
         raise UnknownName(
             f"{shortened(name)!r} ({len(str(name))} characters) is neither a model name nor a folder; "
@@ -36,8 +43,10 @@ def registered_entry(name: str | Path) -> Entry | None:
 
 
 def is_folder(path: Path) -> bool:
-    """Path.is_dir, False too for what no file system takes as a path (too long, or with a null byte)."""
+    """Path.is_dir, False too for what no file system takes as a path (too long, or with a null byte). A
+    folder whose replacement was cut short is put back."""
     try:
+        atomic_files.recover_folder(path)
         return path.is_dir()
     except (OSError, ValueError):
         return False

@@ -117,9 +117,7 @@ def publish_bundled(folder: str | Path) -> Entry:
     for place in (target.parent, cards, entries.LOCK_FILE.parent):
         if (reason := atomic_files.why_unwritable(place)) is not None:
             raise CardError(f"{folder} cannot be published here, and nothing was changed: {reason}")
-    staging = target.with_name(f".{target.name}.staging")
-    shutil.rmtree(staging, ignore_errors=True)
-    try:
+    with atomic_files.staging_folder(target) as staging:
         for path in files:
             copy = staging / path.relative_to(folder)
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -129,8 +127,6 @@ def publish_bundled(folder: str | Path) -> Entry:
         pin = Weights("bundled", recipe.name, None, None, sha256_file(weights), weights.stat().st_size)
         item = Entry(recipe.name, recipe, pin)
         _put_in_place(staging, target, card, text, [item, *others])
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     return item
 
 

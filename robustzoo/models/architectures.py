@@ -8,7 +8,8 @@ import timm
 import torch
 from torch import nn
 
-import robustzoo.models.networks  # noqa: F401 (registers our networks with timm)
+import robustzoo.models.networks
+import robustzoo.models.small_networks  # noqa: F401 (both register our networks with timm)
 from robustzoo.registry import Recipe
 from robustzoo.registry.catalog import ARCHITECTURES, Network
 
@@ -51,7 +52,7 @@ def build_network(
     patch_stride: int | None = None,
     device: str | None = None,
 ) -> nn.Module:
-    """A timm vision transformer, randomly initialised from torch's global generator.
+    """A timm network, randomly initialised from torch's global generator.
 
     The network expects *normalised* input (B, channels, image_size, image_size); PixelModel takes pixels.
 

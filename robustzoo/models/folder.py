@@ -6,8 +6,6 @@ of normalised images; `read_folder` gives a PixelModel of pixels.
 
 from __future__ import annotations
 
-import secrets
-import shutil
 from pathlib import Path
 
 import torch
@@ -69,10 +67,7 @@ def write_folder(folder: str | Path, model: PixelModel, recipe: Recipe, *, overw
             )
     weights = weights_for_export(model.network.state_dict(), skeleton.state_dict())
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    staging.mkdir()
-    try:
+    with atomic_files.staging_folder(folder) as staging:
         write_weights(staging / WEIGHTS, weights)
         logits = _reference_logits(_assemble(skeleton, recipe, weights), REFERENCE_SEED)
         atomic_files.write_text(staging / CONFIG, render_config(recipe, skeleton, logits.tolist()))
@@ -80,8 +75,6 @@ def write_folder(folder: str | Path, model: PixelModel, recipe: Recipe, *, overw
         if not _holds_the_same(folder, staging):
             _require_replaceable(folder, overwrite)
             atomic_files.replace_folder(staging, folder)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     return digest
 
 
@@ -101,6 +94,7 @@ def read_folder(folder: str | Path, sha256: str | None = None, check_logits: boo
         FolderError: anything else wrong with the folder, in words.
     """
     folder = Path(folder)
+    atomic_files.recover_folder(folder)
     if not folder.is_dir():
         raise FolderError(f"{folder} is not a folder; expected a model folder ({WEIGHTS} and {CONFIG})")
     if sha256 is not None:

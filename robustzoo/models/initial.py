@@ -183,7 +183,7 @@ def _adapt(
     """Resample the first convolution and the position embedding where their sizes differ; and say so."""
     weights, words = dict(weights), []
     first = f"{_STEM}stem.conv.weight" if _has_stem(expected) else f"{_PROJECTION}weight"
-    if first in weights and weights[first].dim() == 4:
+    if first in weights and first in expected and weights[first].dim() == 4:
         (rows, side), size = weights[first].shape[2:], expected[first].shape[-1]
         if rows == side > size:
             if method is None:
@@ -193,8 +193,9 @@ def _adapt(
                 )
             weights[first] = resample_kernel(weights[first], size, method)
             words.append(f"first kernel {side}x{side} to {size}x{size} ({method})")
-    position, target = weights.get("pos_embed"), expected["pos_embed"]
-    if position is not None and position.shape != target.shape and position.shape[2:] == target.shape[2:]:
+    position, target = weights.get("pos_embed"), expected.get("pos_embed")
+    known = position is not None and target is not None
+    if known and position.shape != target.shape and position.shape[2:] == target.shape[2:]:
         grid = round((target.shape[1] - 1) ** 0.5)
         weights["pos_embed"] = resize_position_embedding(position, (grid, grid))
         words.append(f"position embedding of {position.shape[1]} tokens resized to {target.shape[1]}")

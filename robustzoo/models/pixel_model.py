@@ -154,9 +154,9 @@ def pixel_model(recipe: Recipe) -> PixelModel:
 
 
 def _input_shape(network: nn.Module) -> tuple[int, int, int] | None:
-    """(C, H, W) of a transformer with a fixed image size, None where the network does not say."""
-    patches = getattr(network, "patch_embed", None)
-    size = getattr(patches, "img_size", None)
+    """(C, H, W) of a network with a fixed image size, None where it does not say."""
+    says = network if hasattr(network, "img_size") else getattr(network, "patch_embed", None)
+    size = getattr(says, "img_size", None)
     channels = getattr(network, "in_chans", None)
     if size is None or channels is None:
         return None

@@ -127,6 +127,7 @@ def _side_by_side(timm_name: str, width: int, body_parameters: int) -> dict[int,
 
 
 _PAPER_DATASETS = ("cifar10", "cifar100", "imagenet")
+_PHOTOGRAPHS = ("cifar10jpg", "cifar10")  # of 32x32 pixels, for networks that start at random
 
 ARCHITECTURES: dict[str, Architecture] = _by_key(
     Architecture(
@@ -153,7 +154,41 @@ ARCHITECTURES: dict[str, Architecture] = _by_key(
                 body_parameters=5_360_832,
             )
         },
-        datasets=("cifar10jpg", "cifar10"),
+        datasets=_PHOTOGRAPHS,
+    ),
+    Architecture(
+        "vit_mini4",
+        "ViT-Mini/4: width 128, depth 6, 4 heads",
+        networks={
+            32: Network(
+                "vit_tiny_patch16_224",
+                {"img_size": 32, "patch_size": 4, "embed_dim": 128, "depth": 6, "num_heads": 4},
+                width=128,
+                body_parameters=1_204_608,
+            )
+        },
+        datasets=_PHOTOGRAPHS,
+    ),
+    Architecture(
+        "vit_mini4c",
+        "ViT-Mini/4 behind two convolutions of stride 2: width 128, depth 6, 4 heads",
+        networks={
+            32: Network("robustzoo_vit_mini_c4", {"img_size": 32}, width=128, body_parameters=1_290_496)
+        },
+        datasets=_PHOTOGRAPHS,
+    ),
+    Architecture(
+        "resnet_mini",
+        "ResNet-Mini: pre-activation without batch norm, widths 32, 64 and 128, two blocks each",
+        networks={
+            32: Network(
+                "robustzoo_resnet_mini",
+                {"img_size": 32, "widths": [32, 64, 128], "depths": [2, 2, 2]},
+                width=128,
+                body_parameters=696_006,
+            )
+        },
+        datasets=_PHOTOGRAPHS,
     ),
     Architecture(
         "vit_b16",

@@ -15,8 +15,10 @@ from robustzoo import atomic_files
 from robustzoo.registry.catalog import IncompatibleName, all_names, check_compatible
 from robustzoo.registry.names import UnknownName, did_you_mean, parse
 from robustzoo.registry.recipes import Recipe, recipe
+from robustzoo.untrusted_files import read_text
 
 LOCK_FILE = Path(__file__).with_name("weights.lock.json")
+_LARGEST_LOCK = 10**7  # bytes; an entry takes about 300
 SOURCES = ("bundled", "zoo", "hub")
 _PACKAGE = Path(__file__).parents[1]
 _COMMON = ("source", "sha256", "bytes")
@@ -141,8 +143,8 @@ def read_lock(path: str | os.PathLike[str] | None = None) -> dict[str, Weights]:
     """
     file = LOCK_FILE if path is None else Path(path)
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        document = json.loads(read_text(file, _LARGEST_LOCK))
+    except (OSError, ValueError, RecursionError) as error:
         raise LockError(
             f"cannot read the lock file {file}: {error}; restore it from the repository"
         ) from error

@@ -69,6 +69,7 @@ _KINDS = {
     "threat model": "a threat model such as linf:8/255",
 }
 
+_LONGEST_TEXT = 1000  # characters
 _MANY = 10**9  # more of anything is a slip of the keyboard
 
 # Every science field, in the order in which recipes print them. `Recipe` has the same fields (tested).
@@ -108,7 +109,7 @@ FIELDS: dict[str, Field] = {
     "optimizer": Field("text", "optimizer; weight decay is coupled in both", choices=("sgd", "adam")),
     "base_lr": Field("float", "learning rate after warm-up", above=0),
     "momentum": Field("float", "momentum of sgd, first beta of adam", low=0, below=1),
-    "lr_schedule": Field("text", "decay to 0 after warm-up", choices=("cosine", "multistep")),
+    "lr_schedule": Field("text", "decay to 0 after warm-up", choices=("cosine", "linear", "multistep")),
     "lr_milestones": Field(
         "floats",
         "shares of total_steps after which multistep divides the learning rate by 10",
@@ -122,7 +123,7 @@ FIELDS: dict[str, Field] = {
     "augmentation": Field(
         "text",
         "fb: flip and random brightness; crop: random resized crop and flip",
-        choices=("none", "fb", "crop"),
+        choices=("none", "fb", "crop", "shift"),
     ),
     "brightness": Field("float", "range of the additive brightness, pixels in [0, 1]", low=0, high=1),
     "cutmix": Field("bool", "pairs of images are cut and mixed, and their labels with them"),
@@ -163,7 +164,11 @@ FIELDS: dict[str, Field] = {
 }
 
 # What a value means where the field's own words say it of others only.
-_MEANINGS = {("lr_schedule", "multistep"): "divided by 10 at lr_milestones after warm-up"}
+_MEANINGS = {
+    ("lr_schedule", "linear"): "linear decay to 0 after warm-up: with it one cycle",
+    ("lr_schedule", "multistep"): "divided by 10 at lr_milestones after warm-up",
+    ("augmentation", "shift"): "flip, and crop of the image with 4 pixels of zeros around it",
+}
 
 _TAG, _REVISION = r"[A-Za-z0-9_.\-]+", r"(?:[0-9a-f]{40}|unpinned)"
 _INIT = re.compile(
@@ -289,7 +294,8 @@ def _read_bool(value: object) -> bool:
 
 
 def _read_text(value: object) -> str:
-    if not isinstance(value, str) or not value:
+    # One printable line: tables and cards show it.
+    if not isinstance(value, str) or not value or not value.isprintable() or len(value) > _LONGEST_TEXT:
         raise TypeError
     return value
 

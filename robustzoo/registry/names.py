@@ -119,7 +119,9 @@ def _parse_method(text: str, method: str) -> tuple[str, str | None, tuple[str, .
                 text, f"{weight!r} is not a weight: a positive number without needless zeros, such as 0.5"
             )
     if not modifiers:
-        raise _unknown(text, f"a bare {head!r} is ambiguous: without a modifier it is {head}_base")
+        raise _unknown(
+            text, f"a bare {head!r} is ambiguous: without a modifier it is {head}_base", f"{text}_base"
+        )
     if modifiers == ["base"]:
         return loss, weight, ()
     for modifier in modifiers:
@@ -146,7 +148,7 @@ def _not_in(noun: str, value: str, known: Iterable[str], usable: Container[str] 
     return f"unknown {noun} {value[:80]!r} (known: {', '.join(w for w in words if w not in others)}{without})"
 
 
-def _unknown(text: str, problem: str) -> UnknownName:
+def _unknown(text: str, problem: str, meant: str | None = None) -> UnknownName:
     name, changed, _ = text.partition("+")
     if changed:
         problem = (
@@ -154,7 +156,7 @@ def _unknown(text: str, problem: str) -> UnknownName:
             "its JSON file, or the name with --set"
         )
     names = all_names()
-    near = did_you_mean(name, names)
+    near = f" Did you mean {meant}?" if meant in names else did_you_mean(name, names)
     return UnknownName(
         f"{text[:120]!r} is not a model name: {problem}.{near} `robustzoo ls` lists all {len(names)} names."
     )

@@ -54,6 +54,12 @@ def apply_overrides(
     """
     new_values, new_sources = dict(values), dict(sources)
     typed = {key: read_value(key, value) for key, value in changes.items() if _check_key(key) not in ALIASES}
+    for key, value in typed.items():
+        if FIELDS[key].fixed and value != values[key]:
+            raise RecipeError(
+                f"{key}: {value_text(value)} differs from {value_text(values[key])}, which the model's name "
+                f"fixes: choose another name (`robustzoo ls`)"
+            )
     if "epochs" in changes:
         if "total_steps" in changes:
             raise RecipeError("epochs and total_steps both set the training length: give one of them")
@@ -65,11 +71,6 @@ def apply_overrides(
     for key, value in typed.items():
         if value == values[key]:
             continue
-        if FIELDS[key].fixed:
-            raise RecipeError(
-                f"{key}: {value_text(value)} differs from {value_text(values[key])}, which the model's name "
-                f"fixes: choose another name (`robustzoo ls`)"
-            )
         new_values[key] = value
         note = (notes or {}).get(key)
         was = f"{origin} (was {value_text(values[key])}; {sources[key]})"

@@ -15,10 +15,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES
 from robustzoo.registry.entries import Entry, read_weights
 from robustzoo.registry.names import UnknownName, did_you_mean
 from robustzoo.registry.pinned import pin_problem
 from robustzoo.registry.recipes import recipe
+from robustzoo.untrusted_files import read_text
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -26,20 +28,30 @@ if TYPE_CHECKING:
 GROUP = "robustzoo.zoo"
 SCHEMA = "robustzoo.zoo/1"
 LIST = "zoo.json"
-_PREFIX = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII)
+_PREFIX = re.compile(r"[a-z][a-z0-9_-]{1,63}", re.ASCII)  # one letter would be a drive of Windows
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
 _SOURCES = ("package", "hub")
-_RESERVED = ("local-dir", "hf-hub")  # prefixes of folders and Hub references
+# Other ways to name a model, and the zoo's own words: a name must not look like the registry's.
+_RESERVED = (
+    *("local-dir", "hf-hub", "timm", "file", "http", "https", "robustzoo"),
+    *(key for table in (ARCHITECTURES, DATASETS, LOSSES, DEFENCES) for key in table),
+)
+_LARGEST_LIST = 10**7  # bytes; a model takes about 300
 
 
 class ZooPackageError(ValueError):
     """A package's list of models, or a model in it, that cannot be used."""
 
 
+def _reserved(prefix: str) -> bool:
+    """Whether a prefix is one of the zoo's own words, however its parts are joined: vit-micro2 too."""
+    return re.sub("[_-]", "", prefix) in {re.sub("[_-]", "", word) for word in _RESERVED}
+
+
 def is_brought(name: object) -> bool:
     """Whether a text has the form of a name that a package brings, PREFIX:NAME."""
     prefix, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
-    return bool(colon and prefix not in _RESERVED and _PREFIX.fullmatch(prefix) and _NAME.fullmatch(rest))
+    return bool(colon and not _reserved(prefix) and _PREFIX.fullmatch(prefix) and _NAME.fullmatch(rest))
 
 
 def brought() -> dict[str, Entry]:
@@ -63,7 +75,7 @@ def brought_entry(name: str) -> Entry:
         return found[name]
     why = [text for text in problems() if name.partition(":")[0] in text]
     raise UnknownName(
-        f"{name!r} is brought by no installed package.{did_you_mean(name, found)}"
+        f"{name[:120]!r} is brought by no installed package.{did_you_mean(name, found)}"
         + (f" Left out: {'; '.join(why)}" if why else f" Packages bring: {', '.join(found) or 'nothing'}.")
     )
 
@@ -110,10 +122,15 @@ def _entry_points(wrong: list[str]) -> list[EntryPoint]:
 
 
 def _check_prefix(point: EntryPoint, found: Mapping[str, Entry]) -> None:
-    if not _PREFIX.fullmatch(point.name) or point.name in _RESERVED:
+    if not _PREFIX.fullmatch(point.name):
         raise ZooPackageError(
-            f"the entry point's name {point.name!r} cannot be a prefix: expected lower-case letters, digits, "
-            f"_ and -, and none of {', '.join(_RESERVED)}"
+            f"the entry point's name {point.name!r} cannot be a prefix: expected at least two lower-case "
+            "letters, digits, _ and -"
+        )
+    if _reserved(point.name):
+        raise ZooPackageError(
+            f"the entry point's name {point.name!r} cannot be a prefix: it reads like one of the zoo's own "
+            f"or a place ({', '.join(_RESERVED)}); take the package's name"
         )
     if any(name.startswith(f"{point.name}:") for name in found):
         raise ZooPackageError(f"another package already brings names with the prefix {point.name}")
@@ -135,7 +152,7 @@ def _folder(package: str) -> Path:
 
 def _rows(folder: Path) -> list[Any]:
     try:
-        document = json.loads((folder / LIST).read_text(encoding="utf-8"))
+        document = json.loads(read_text(folder / LIST, _LARGEST_LIST))
     except ValueError as error:
         raise ZooPackageError(f"{folder / LIST}: {error}") from error
     if (

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from robustzoo.registry.entries import Weights
+from robustzoo.untrusted_files import read_bytes
 
 _LARGEST_CONFIG = 2**20  # bytes
 
@@ -23,8 +24,7 @@ def pin_problem(recipe_name: str, pin: Weights, folder: Path) -> str | None:
     weights, config = folder / "model.safetensors", folder / "config.json"
     try:
         size = weights.stat().st_size
-        with config.open("rb") as stream:
-            document = json.loads(stream.read(_LARGEST_CONFIG))
+        document = json.loads(read_bytes(config, _LARGEST_CONFIG))
         held = document["robustzoo"]["name"]
     except OSError as error:
         return f"{error.filename or folder} cannot be read ({error.strerror or error})"

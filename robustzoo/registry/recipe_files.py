@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from robustzoo.registry.fields import FIELDS, RecipeError, unknown_field
 from robustzoo.registry.overrides import ALIASES
+from robustzoo.untrusted_files import read_text
 
 SCHEMA = "robustzoo.recipe/1"
+_LARGEST_FILE = 2**20  # bytes; ours have about 10,000
 # What is left where a text that is cut off stops being JSON: nothing, or the beginning of a word, a number's
 # fraction or exponent, an escape, or a text without its closing quote.
 _WORDS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
@@ -28,7 +31,7 @@ def read_recipe_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
     """
     try:
         # Some editors begin a file with a byte order mark; "-sig" reads both.
-        document = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_unique)
+        document = json.loads(read_text(path, _LARGEST_FILE, "utf-8-sig"), object_pairs_hook=_unique)
     except FileNotFoundError as error:
         raise RecipeError(
             f"no recipe file {str(path)!r}: make one with `robustzoo recipe NAME --json`"
@@ -42,7 +45,7 @@ def read_recipe_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
         ) from error
     except (OSError, ValueError, RecursionError) as error:  # text that is no UTF-8, endless numbers
         raise RecipeError(
-            f"cannot read the recipe file {str(path)!r}: {error}; "
+            f"cannot read the recipe file {str(path)[:120]!r}: {getattr(error, 'strerror', None) or error}; "
             "make one with `robustzoo recipe NAME --json`"
         ) from error
     try:
@@ -119,11 +122,14 @@ def _where_not_json(error: json.JSONDecodeError) -> str:
     return f"no valid JSON in line {error.lineno}, column {error.colno}: {error.msg}"
 
 
+def _shown(names: list[str]) -> str:
+    text = f"{names!r}"
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise RecipeError(
-            f"the recipe file repeats {sorted({k for k in keys if keys.count(k) > 1})}: keep one of each"
-        )
+        repeated = sorted(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise RecipeError(f"the recipe file repeats {_shown(repeated)}: keep one of each")
     return document

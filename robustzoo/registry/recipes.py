@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -244,7 +245,7 @@ def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = N
         except (RecipeError, UnknownName, IncompatibleName) as error:
             raise type(error)(f"{path}: {error}") from error
     else:
-        if isinstance(name, str) and Path(name).is_file():
+        if isinstance(name, str) and os.path.isfile(name):  # noqa: PTH113 - False for what can be no path
             raise RecipeError(f"{name!r} is a file, and a recipe file's name ends in .json: rename it")
         base = _changed(name, None, {}, "")
     return _changed(base.base_name, base, overrides, "set by hand") if overrides else base

@@ -80,7 +80,7 @@ def best_l2(t, w, gap):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problem=problems())
 def test_move_is_feasible_and_closes_what_can_be_closed(norm, problem):
     t, w, gap = problem
@@ -93,7 +93,7 @@ def test_move_is_feasible_and_closes_what_can_be_closed(norm, problem):
 
 
 @pytest.mark.parametrize("norm, best", [("linf", best_linf), ("l2", best_l2), ("l1", best_l1)])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problem=problems())
 def test_move_is_the_smallest(norm, best, problem):
     t, w, gap = problem

@@ -37,7 +37,7 @@ def exact(x, delta, eps):
     return at(level)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(problems())
 def test_projection_is_the_exact_one(problem):
     x, delta, eps = problem
@@ -45,7 +45,7 @@ def test_projection_is_the_exact_one(problem):
     np.testing.assert_allclose(point - x, exact(x, (x + delta) - x, eps), atol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems(), st.integers(0, 2**31))
 def test_no_point_of_ball_and_box_is_nearer(problem, seed):
     """The projection's own definition, tried on random points of the set: <p - proj, q - proj> <= 0."""

@@ -27,7 +27,7 @@ norms = st.sampled_from(NORMS)
 radii = st.sampled_from([1 / 255, 8 / 255, 0.1, 0.5, 1.0, 3.0])
 seeds = st.integers(0, 2**31)
 dtypes = st.sampled_from([torch.float32, torch.float64])
-properties = settings(deadline=None, max_examples=60)
+properties = settings(max_examples=60)
 
 
 def images(shape, seed, dtype=torch.float32):

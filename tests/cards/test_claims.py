@@ -96,7 +96,7 @@ def claims(draw) -> list[Claim]:
     return [first, *more]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(claims())
 def test_round_trip_through_a_card(made):
     text = card(*made)
@@ -209,7 +209,7 @@ BAD_METADATA = [
     (_value(1, 81.4), "does not match"),
     (_value(1, "0.814"), "does not match"),
     (_value(1, True), "does not match"),
-    (_value(1, float("nan")), "does not match"),
+    (_value(1, float("nan")), "in plain decimal digits"),
     (_args(1, correct=499), "does not match"),
     (lambda b: (_args(0, correct=400)(b), _value(0, 0.8)(b)), "407 robust and 400 clean"),
     (_args(1, epsilon=0.1), "quoted text"),

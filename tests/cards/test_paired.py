@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, multinomial
 
@@ -40,7 +40,6 @@ def test_the_interval_is_newcombes(table, low, high):
 cells = st.tuples(*[st.integers(0, 60)] * 4).filter(any)
 
 
-@settings(deadline=None)
 @given(cells)
 def test_swapping_the_models_mirrors_everything(table):
     both, only_a, only_b, neither = table

@@ -24,7 +24,6 @@ def test_exact_interval_at_the_ends_has_a_closed_form(n, level):
     assert clopper_pearson(n, n, level) == pytest.approx((edge, 1), abs=1e-12)
 
 
-@settings(deadline=None)
 @given(counts)
 def test_exact_interval_is_defined_by_its_tails(kn):
     k, n = kn
@@ -36,7 +35,6 @@ def test_exact_interval_is_defined_by_its_tails(kn):
         assert binom.cdf(k, n, high) == pytest.approx(0.025, rel=1e-6)
 
 
-@settings(deadline=None)
 @given(counts)
 def test_intervals_agree_with_scipy(kn):
     k, n = kn
@@ -68,7 +66,7 @@ def test_accuracy_for_machines_and_people():
     assert all(math.isclose(bound, round(bound, 9), abs_tol=0) for bound in (accuracy.low, accuracy.high))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(2, 200), st.data())
 def test_the_confidence_sequence_is_the_prior_posterior_ratio(size, data):
     """Against scipy's own distributions: an F is excluded where they differ 20-fold."""

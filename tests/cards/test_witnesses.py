@@ -36,7 +36,7 @@ def same(a: Witnesses, b: Witnesses) -> bool:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     n=st.integers(0, 9),
     shape=st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(1, 6)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from robustzoo.registry import UnknownName
 
 MODEL = "vit_micro2.digits_linf.at_trh"
 FEW = ("--n", "4", "--probes", "2")
+FEWER = (*FEW, "--weights", "2")
 
 
 def run(*arguments: str):
@@ -85,25 +87,32 @@ def test_help_names_the_four_commands_without_torch():
 
 
 def test_bound_prints_every_term_and_what_is_unknown():
-    shown = run("bound", MODEL, *FEW).stdout
+    shown = run("bound", MODEL, *FEWER).stdout
     assert "sigma0^2 0.02" in shown and "lambda 0.01" in shown and "gamma 0.0001" in shown
     assert "m = 1,147 images" in shown and "unknown" in shown and "states neither tau" in shown
+    for name in ("case I ", "case II ", "The linear term holds (within 5 %) where every |x| is at most 0.1"):
+        assert name in shown
 
 
 def test_bound_json_adds_up():
     record = json.loads(
-        run("bound", MODEL, *FEW, "--sigma0", "0.1", "--beta", "500", "--sub-gaussian", "2", "--json").stdout
+        run(
+            "bound", MODEL, *FEWER, "--sigma0", "0.1", "--beta", "500", "--sub-gaussian", "2", "--json"
+        ).stdout
     )
     assert record["lambda"] == pytest.approx(0.005) and record["gamma"] == pytest.approx(0.1)
     terms = record["robust_loss"] + record["norm_term"] + record["trace_term_top"]
     assert record["value_top"] == pytest.approx(terms)
+    x = 0.01 * 500 * record["trace_all"] / record["weights_all"]
+    assert record["x_mean_all"] == pytest.approx(x)
+    assert record["case_1_all"] == pytest.approx(record["weights_all"] / 1000 * math.log1p(x))
     constants = record["confidence_term"] + record["moment_term"]
     assert record["total_top"] == pytest.approx(terms + constants)
     assert record["moment_term"] == pytest.approx(500 * 2 / (2 * 1147))
 
 
 def test_bound_takes_lambda_and_gamma():
-    record = json.loads(run("bound", MODEL, *FEW, "--lambda", "0.5", "--gamma", "0.25", "--json").stdout)
+    record = json.loads(run("bound", MODEL, *FEWER, "--lambda", "0.5", "--gamma", "0.25", "--json").stdout)
     assert record["sigma0_squared"] == pytest.approx(1.0) and record["beta"] == pytest.approx(2.0)
 
 
@@ -168,3 +177,25 @@ def test_two_moons_writes_tables_and_figures(tmp_path):
     header = (tmp_path / "moons" / "two_moons.csv").read_text().splitlines()[0]
     assert header == "setting,epoch,layer,trace,eigenvalue_std"
     assert len(list((tmp_path / "moons").glob("*.png"))) == 2
+
+
+def test_two_moons_compares_batch_sizes(tmp_path):
+    options = (
+        "--epochs",
+        "1",
+        "--seeds",
+        "1",
+        "--workers",
+        "1",
+        "--batch-size",
+        "250",
+        "--batch-size",
+        "500",
+    )
+    shown = run("two-moons", "--out", str(tmp_path), *options).stdout
+    assert "batch size 250  Standard" in shown and "batch size 500  Standard" in shown and "(1.00)" in shown
+    with (tmp_path / "two_moons_batches.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["batch_size"], row["setting"]) for row in rows] == [
+        (size, setting) for size in ("250", "500") for setting in ("Standard", "Top", "Full")
+    ]

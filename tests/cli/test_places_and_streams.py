@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from robustzoo.cli import group
-from robustzoo.cli.json_errors import is_message, message_of
+from robustzoo.cli.json_errors import message_of, passes_through
 
 NAME = "vit_micro2.digits_linf.at_base"
 FAST = ("--n", "4", "--protocol", "pgd-2")
@@ -96,7 +96,7 @@ def test_places_that_cannot_be_written_are_refused_by_name(arguments, kind, tmp_
 
 def test_errors_of_the_system_name_the_place_and_the_next_step():
     error = OSError(28, "No space left on device", "/results/card.json")
-    assert is_message(error) and not is_message(BrokenPipeError(32, "Broken pipe"))
+    assert not passes_through(error) and passes_through(BrokenPipeError(32, "Broken pipe"))
     said = "the system refused /results/card.json: No space left on device. "
     assert message_of(error) == said + "Make it possible, or name another place"
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 
 import pytest
 from click.testing import CliRunner
 
-from robustzoo.cli import group, zoo
+from robustzoo.cli import group, main, zoo
 from robustzoo.registry import all_names, list_models, recipe
+
+NAME = "vit_micro2.digits_linf.at_base"
 
 
 def run(*arguments: str):
@@ -33,8 +34,11 @@ def test_ls_json_is_filtered_by_pattern():
     assert all(r["weights"] == "recipe only" and r["threat_model"] == "linf:4/255" for r in records)
 
 
-def test_ls_without_a_match_says_so():
-    assert "no model matches 'nothing*'" in run("ls", "nothing*").stdout
+def test_ls_without_a_match_says_so_and_ends_with_1():
+    done = run("ls", "nothing*")
+    assert "no model matches 'nothing*'" in done.stdout and done.exit_code == 1
+    done = run("ls", "nothing*", "--json")
+    assert json.loads(done.stdout) == [] and done.exit_code == 1
 
 
 def test_ls_published_is_filtered_by_pattern_too():
@@ -77,16 +81,69 @@ def test_a_changed_recipe_says_so():
         (["recipe", "vit_micro2.digits_linf.at"], "at_base"),
         (["recipe", "vit_micro2.digits_linf.at_trh", "--set", "threat_model=linf:-1/255"], "epsilon"),
         (["recipe", "vit_micro2.digits_linf.at_trh", "--set", "trh_lamda=1"], "trh_lambda"),
+        (["recipe", "vit_micro2.digits_linf.at_trh", "--set", "dataset=foo"], "choose another name"),
+        (["recipe", "vit_micro2.digits_linf.at_trh", "--set", "epochs=1", "--set", "dataset=foo"], "dataset"),
+        (["recipe", "vit_micro2.digits_linf.trades"], "Did you mean vit_micro2.digits_linf.trades_base?"),
+        (["list"], "did you mean `robustzoo ls`?"),
+        (["eval"], "did you mean `robustzoo evaluate`?"),
+        (["verify", "model.pt"], "FILE.py:FUNCTION"),
+        (["evaluate", "runs/x/model.safetensors"], "name the model folder"),
+        *(([command, "a" * 5000], "a") for command in ("show", "recipe", "verify", "evaluate")),
+        *(([command, f"x:{'a' * 5000}"], "no installed package") for command in ("show", "recipe")),
+        (["verify", f"x:{'a' * 5000}"], "neither a model name nor a folder"),
+        (["recipe", f"{'a' * 5000}.json"], "File name too long"),
+        (["verify", f"a/{'b' * 5000}"], "neither a model name nor a folder"),
     ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
-def test_bad_input_is_one_message_and_exit_code_2(arguments, expected):
-    done = subprocess.run(
-        [sys.executable, "-c", "from robustzoo.cli import main; main()", *arguments],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2 and done.stdout == ""
-    assert expected in done.stderr and "Traceback" not in done.stderr
+def test_bad_input_is_one_message_and_exit_code_2(arguments, expected, ended):
+    code, out, said = ended(*arguments)
+    assert code == 2 and out == "" and expected in said and len(said) < 2000
+
+
+@pytest.fixture
+def ended(capsys, monkeypatch):
+    """ended(*arguments): exit code, standard output and error of the command line."""
+    monkeypatch.setattr("robustzoo.cli.keep_messages_from_failing", lambda: None)
+
+    def run(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["robustzoo", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, *capsys.readouterr()
+
+    return run
+
+
+ERRORS = [MemoryError(), RecursionError("too deep"), RuntimeError("two\nlines"), KeyError("x"), EOFError()]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize(
+    "arguments", [["ls"], ["show", "x"], ["verify", NAME], ["report", NAME], ["card", "."]]
+)
+def test_what_nobody_foresaw_ends_with_2_and_one_line(ended, monkeypatch, arguments, error):
+    """1 means refuted, or nothing found."""
+
+    def fail(*_, **__):
+        raise error
+
+    where = "robustzoo.hub.verify.verify"
+    if arguments[0] == "verify":
+        monkeypatch.setattr(where, fail)
+    else:
+        monkeypatch.setattr(group.get_command(None, arguments[0]), "callback", fail)
+    code, out, said = ended(*arguments)
+    assert code == 2 and out == "" and said.startswith("robustzoo: ") and said.count("\n") == 1
+    assert "memory" in said if isinstance(error, MemoryError) else "ROBUSTZOO_DEBUG=1" in said
+    if arguments[0] in ("verify", "report"):
+        code, out, said = ended(*arguments, "--json")
+        document = json.loads(out)
+        assert code == 2 and document["exit_code"] == 2 and document["error"] in repr([error, RuntimeError])
+    monkeypatch.setenv("ROBUSTZOO_DEBUG", "1")
+    if not isinstance(error, EOFError):
+        with pytest.raises(type(error)):
+            ended(*arguments)
 
 
 def test_ctrl_c_ends_with_the_code_of_shells(monkeypatch):

@@ -22,7 +22,7 @@ def joined(batches):
     return [torch.cat(parts) for parts in zip(*(batch[1:] for batch in batches), strict=True)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     n=st.integers(1, 30),
     ranks=st.integers(1, 3),

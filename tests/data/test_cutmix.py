@@ -19,7 +19,7 @@ def batch(n: int, height: int = 8, width: int = 8):
     return x, torch.arange(n) % K, torch.arange(n) // 30, torch.arange(n) + 100
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**64 - 1))
 def test_a_box_of_the_next_image_and_labels_by_its_area(n, height, width, seed):
     x, y, epochs, ids = batch(n, height, width)

@@ -19,7 +19,7 @@ def made(n, m, batch_size, fraction, seed) -> MixedOrder:
     return MixedOrder(n, m, batch_size, fraction, seed)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(sizes, sizes, st.integers(2, 30), fractions, seeds)
 def test_every_batch_has_the_share_and_every_image_its_turn(n, m, batch_size, fraction, seed):
     order = made(n, m, batch_size, fraction, seed)
@@ -37,7 +37,7 @@ def test_every_batch_has_the_share_and_every_image_its_turn(n, m, batch_size, fr
     assert len(set(pairs)) == len(pairs)  # no noise key (epoch, id) comes twice
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(sizes, sizes, st.integers(2, 30), fractions, seeds, st.lists(st.integers(0, 10**6), max_size=4))
 def test_any_step_can_be_asked_first(n, m, batch_size, fraction, seed, steps):
     order = made(n, m, batch_size, fraction, seed)

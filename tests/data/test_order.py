@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from robustzoo.data import TrainingOrder
@@ -15,7 +15,6 @@ sizes = st.integers(1, 40)
 seeds = st.integers(0, 2**64 - 1)
 
 
-@settings(deadline=None)
 @given(sizes, sizes, seeds)
 def test_each_epoch_is_a_permutation(n, batch_size, seed):
     order = TrainingOrder(n, batch_size, seed)
@@ -27,7 +26,6 @@ def test_each_epoch_is_a_permutation(n, batch_size, seed):
         assert sorted(ids[epoch * n : (epoch + 1) * n].tolist()) == list(range(n))
 
 
-@settings(deadline=None)
 @given(sizes, sizes, seeds, st.lists(st.integers(0, 10**6), min_size=1, max_size=4))
 def test_any_step_can_be_asked_first(n, batch_size, seed, steps):
     order = TrainingOrder(n, batch_size, seed)

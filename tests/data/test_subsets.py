@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from robustzoo.data import DataError, TensorSource, evaluation_subset, load_dataset, pixel_digest
@@ -16,7 +16,6 @@ def numbered(n: int) -> TensorSource:
     return TensorSource(torch.arange(n).div(max(n, 2)).view(n, 1, 1, 1), torch.arange(n) % 3, num_classes=3)
 
 
-@settings(deadline=None)
 @given(st.integers(2, 300), st.data())
 def test_smaller_subsets_lie_in_larger_ones(total, data):
     small, large = sorted(data.draw(st.tuples(st.integers(1, total), st.integers(1, total))))
@@ -87,7 +86,6 @@ def test_negative_seeds_are_refused():
         evaluation_subset(numbered(7), 3, seed=-1)
 
 
-@settings(deadline=None)
 @given(st.integers(10, 3000), st.integers(1, 200))
 def test_train_and_holdout_cover_all_rows_once(n, holdout_size):
     train, holdout = (training_rows(n, split, holdout_size) for split in ("train", "holdout"))

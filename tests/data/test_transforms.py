@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from torch.nn.functional import pad
 
 from robustzoo.data import augment
 from robustzoo.data.transforms import crop_box, random_crop, random_resized_crop, resized_crop
@@ -64,8 +65,40 @@ def test_brightness_zero_only_flips(images):
     assert same.all()
 
 
+SHIFT = SimpleNamespace(augmentation="shift", brightness=0.0)
+
+
+def test_shift_is_a_flip_and_a_crop_of_the_padded_image(images):
+    out = augment(images, SHIFT, 0, *keys(64))
+    assert out.shape == images.shape and out.dtype == images.dtype
+    height, width = images.shape[2:]
+    places = []
+    for image, shifted in zip(images, out, strict=True):
+        found = [
+            (flip, top, left)
+            for flip in (False, True)
+            for top in range(9)
+            for left in range(9)
+            if torch.equal(
+                pad(image.flip(-1) if flip else image, (4,) * 4)[:, top : top + height, left : left + width],
+                shifted,
+            )
+        ]
+        assert found
+        places.append(found[0])
+    assert {top for _, top, _ in places} == set(range(9)) == {left for _, _, left in places}
+
+
+def test_shifts_depend_on_seed_epoch_and_id_only(images):
+    epochs, ids = keys(64)
+    whole = augment(images, SHIFT, 7, epochs, ids)
+    assert torch.equal(augment(images[5:9], SHIFT, 7, epochs[5:9], ids[5:9]), whole[5:9])
+    assert not torch.equal(augment(images, SHIFT, 8, epochs, ids), whole)
+    assert not torch.equal(augment(images, SHIFT, 7, epochs + 1, ids), whole)
+
+
 def test_unknown_augmentation_is_refused(images):
-    with pytest.raises(ValueError, match="one of none, fb, crop, got 'mixup'"):
+    with pytest.raises(ValueError, match="one of none, fb, crop, shift, got 'mixup'"):
         augment(images, SimpleNamespace(augmentation="mixup", brightness=0.0), 0, *keys(64))
 
 
@@ -77,7 +110,6 @@ def test_crops_cover_every_position():
     assert random_crop(image, 6, 5, 0, 0, 0).size == (5, 6)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
 def test_crop_boxes_lie_inside(height, width, seed, sample):
     top, left, h, w = crop_box(height, width, seed, 5, sample)

@@ -52,6 +52,14 @@ def test_exact_traces_equal_autograd(network):
     assert list(found.values()) == pytest.approx(blocks, abs=1e-10)
 
 
+def test_diagonal_equals_autograd_everywhere_and_at_some_places(network):
+    hessian, expected, _ = network
+    assert torch.allclose(hessian.diagonal(chunk=7), expected.diagonal(), rtol=0, atol=1e-12)
+    places = torch.tensor([40, 3, 3, 0, len(expected) - 1])
+    found = hessian.diagonal(places, chunk=2)
+    assert torch.allclose(found, expected.diagonal()[places.sort().values], rtol=0, atol=1e-12)
+
+
 def test_product_equals_autograd(network):
     hessian, expected, _ = network
     vector = hessian.signs(3, 1)
@@ -140,6 +148,7 @@ def test_density_of_a_multiple_of_the_identity_is_a_point():
 def test_a_loss_without_curvature_has_zero_traces():
     hessian = LossHessian(lambda p: 2.0 * p["a"].sum(), {"a": torch.ones(3), "b": torch.ones(2)}, layers=str)
     assert hessian.exact_traces() == {"a": 0.0, "b": 0.0}
+    assert hessian.diagonal().tolist() == [0.0] * 5
     assert torch.equal(hessian.matrix(), torch.zeros(5, 5))
 
 

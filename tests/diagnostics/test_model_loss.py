@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -128,17 +130,45 @@ def test_bound_of_a_published_model(holdout):
     points = adversarial_points(model, holdout, 4)
     made = model.recipe
     prior = Prior.of_recipe(made.trh_lambda, made.trh_gamma)
-    found = model_bound(model, points, prior, samples=1147, probes=2)
+    found = model_bound(model, points, prior, samples=1147, probes=2, weights=8)
     assert found["norm_term"] == pytest.approx(made.trh_gamma * square_norm(model))
     assert found["trace_term_top"] == pytest.approx(made.trh_lambda * top_layer_trace(model, points))
     assert found["value_top"] == pytest.approx(
         found["robust_loss"] + found["norm_term"] + found["trace_term_top"]
     )
     assert found["total_top"] is None
+    x = prior.sigma0_squared * prior.beta * found["trace_top"] / 640
+    assert found["x_mean_top"] == pytest.approx(x) and found["weights_looked_at_top"] == 640
+    assert found["case_1_top"] == pytest.approx(640 / (2 * prior.beta) * math.log1p(x))
+    assert found["value_case_1_top"] == pytest.approx(
+        found["robust_loss"] + found["norm_term"] + found["case_1_top"]
+    )
+    loss, parameters = loss_function(model, points)
+    entries = LossHessian(loss, parameters, [HEAD]).diagonal()
+    by_hand = torch.log1p(prior.sigma0_squared * prior.beta * entries).sum() / (2 * prior.beta)
+    assert found["case_2_top"] == pytest.approx(by_hand.item()) and found["case_2_standard_error_top"] == 0.0
+    assert 0 < found["case_2_top"] <= found["case_1_top"] < found["trace_term_top"]
+    assert found["weights_looked_at_all"] == 8 and found["weights_all"] == 202_186
+    assert (found["case_2_all"] is None) == (found["x_min_all"] <= -1)
     text = report(found)
+    assert "does not and is" in text and "over its N = 640 weights" in text and "8 weights drawn" in text
     assert "Psi / beta" in text and "states neither tau, nor C" in text
-    assumed = model_bound(model, points, prior, samples=1147, probes=2, sub_gaussian=1.0)
+    assumed = model_bound(model, points, prior, samples=1147, probes=2, weights=2, sub_gaussian=1.0)
     assert assumed["total_top"] > assumed["value_top"] and "assuming s^2 = 1" in report(assumed)
+
+
+def test_the_linear_form_of_a_weak_prior_holds(holdout):
+    model = random_model("trades_base")
+    points = adversarial_points(model, holdout, 2)
+    found = model_bound(model, points, Prior(1e-4, 1e-3), samples=1147, probes=2, weights=2)
+    for of in ("top", "all"):
+        assert found[f"linear_form_holds_{of}"] and abs(found[f"x_mean_{of}"]) < 1e-3
+        assert found[f"case_1_{of}"] == pytest.approx(found[f"trace_term_{of}"], rel=1e-3)
+    assert report(found).count("it does;") == 1 and "it does." in report(found)
+    none = {f"{key}_{of}": None for key in ("case_1", "value_case_1", "case_2") for of in ("top", "all")}
+    holds = {"linear_form_holds_top": False, "linear_form_holds_all": False}
+    assert report(found | none | holds).count("no variance is best") == 2
+    assert "the top layer, it does not; all parameters, it does not." in report(found | none | holds)
 
 
 def test_bad_input(holdout):

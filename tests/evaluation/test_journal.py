@@ -9,10 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from robustzoo.attacks.clean_pass import Clean
@@ -20,7 +23,7 @@ from robustzoo.cards import Evidence
 from robustzoo.evaluation.evaluator import evaluate
 from robustzoo.evaluation.findings import Broken, Finding
 from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.journal import Journal, stored_key
+from robustzoo.evaluation.journal import _MAGIC, Journal, _framed, stored_key
 from robustzoo.hub.load import load
 
 KEY = {"seed": 0, "model": {"name": "a", "sha256": None}, "dataset": {"indices": [0, 1]}}
@@ -96,6 +99,98 @@ def test_a_changed_byte_is_noticed(tmp_path):
     path.write_bytes(content)
     with Journal(path, KEY) as journal:
         assert len(journal.findings) == 2
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[Path, bytes, list[int]]:
+    """A place for a journal, the bytes of one of three batches, and where each batch ends."""
+    path, ends = tmp_path_factory.mktemp("journal") / "j", []
+    for batch in (FINDINGS[:2], FINDINGS[2:4], FINDINGS[4:]):
+        written(path, [batch])
+        ends.append(path.stat().st_size)
+    return path, path.read_bytes(), ends
+
+
+def goes_on(path, content: bytes, batches: int) -> None:
+    """The journal with this content gives its first batches, takes another behind them, and gives it back."""
+    path.write_bytes(content)
+    findings = FINDINGS[: [0, 2, 4, 5][batches]]
+    with Journal(path, KEY) as journal:
+        assert len(journal.findings) == len(findings) and all(map(same, journal.findings, findings))
+        assert journal.sessions == batches
+        journal.append(FINDINGS[4:])
+    with Journal(path, KEY) as journal:
+        assert len(journal.findings) == len(findings) + 1 and same(journal.findings[-1], FINDINGS[4])
+
+
+def refuses(path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(GuardError, match=r"would be continued, but.*--restart"):
+        Journal(path, KEY)
+    assert path.read_bytes() == content  # what findings there are stay until someone says otherwise
+
+
+@given(st.data())
+@settings(max_examples=40)
+def test_any_torn_tail_is_cut_off(whole, data):
+    """Whatever a crash leaves: nothing, zeros (8 of them once passed as a frame), or any other bytes."""
+    path, content, ends = whole
+    cut = data.draw(st.integers(0, len(content)))
+    zeros = bytes(data.draw(st.sampled_from([0, 1, 7, 8, 9, 16, 4096])))
+    batches = sum(end <= cut for end in ends)
+    goes_on(path, content[:cut] + zeros, batches)
+    if batches:
+        goes_on(path, content[:cut] + data.draw(st.binary(max_size=64)), batches)
+
+
+@given(st.data())
+@settings(max_examples=40)
+def test_a_flipped_bit_ends_what_is_read_or_refuses_the_journal(whole, data):
+    path, content, ends = whole
+    at = data.draw(st.integers(0, len(content) - 1))
+    flipped = bytearray(content)
+    flipped[at] ^= 1 << data.draw(st.integers(0, 7))
+    if at < head_end(content):
+        refuses(path, bytes(flipped))
+    else:
+        goes_on(path, bytes(flipped), sum(end <= at for end in ends))
+
+
+def head_end(content: bytes) -> int:
+    """Where the key ends, and the first batch begins."""
+    length = int.from_bytes(content[20:24], "little")
+    return 28 + length
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"x",
+        b"\xff" * 40,
+        b"\x02\0\0\0{}",
+        b'\x0f\0\0\0{"findings":[]}',
+        b'\x10\0\0\0{"findings":[1]}',
+        b"[" * 10**5,
+    ],
+    ids=range(6),
+)
+def test_a_whole_frame_that_we_did_not_write_is_the_end(whole, frame):
+    path, content, ends = whole
+    goes_on(path, content[: ends[1]] + _framed(frame), 2)
+
+
+@pytest.mark.parametrize("key", [b"1", b"no json", b"[" * 10**5, b'{"threat_model": {}}'], ids=range(4))
+def test_a_key_that_is_none_is_refused(whole, key):
+    refuses(whole[0], _MAGIC + _framed(key) + whole[1][head_end(whole[1]) :])
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "pipe"):
+        with pytest.raises(GuardError, match="it is no file"):
+            Journal(tmp_path / name, KEY)
+        assert stored_key(tmp_path / name) is None
 
 
 def test_another_evaluation_is_refused_until_it_may_be_discarded(tmp_path):
@@ -191,6 +286,22 @@ def test_an_interrupted_evaluation_goes_on_and_gives_the_same_bytes(linear, tmp_
     assert contents(out) == contents(tmp_path / "once") and len(contents(out)) == 2
     assert found.doc["run"]["sessions"] == interruptions + 1
     assert "sessions" not in expected.doc["run"]
+
+
+def test_a_finished_evaluation_is_read_and_not_computed_again(linear, tmp_path):
+    first, events = run(linear, tmp_path), []
+    before = {path: path.read_bytes() for path in (tmp_path / "evidence").iterdir()}
+    for size in (4, None):
+        again = run(linear, tmp_path, events.append, micro_batch_size=size)
+        assert again.doc == first.doc and len(again.witness_set) == len(first.witness_set)
+        assert "holds this evaluation already, and it was read; restart=True" in events[-1]["text"]
+    assert {path: path.read_bytes() for path in (tmp_path / "evidence").iterdir()} == before
+    events.clear()
+    anew = run(linear, tmp_path, events.append, restart=True)
+    assert anew.deterministic_bytes() == first.deterministic_bytes()
+    assert any(event["event"] == "progress" for event in events)
+    with pytest.raises(GuardError, match="another evaluation"):
+        run(linear, tmp_path, seed=1)
 
 
 def test_a_disk_that_is_full_at_once_leaves_nothing_and_promises_nothing(linear, tmp_path):

@@ -43,3 +43,27 @@ def test_what_is_in_the_lanes_does_not_inflate_it():
     for i in range(1, LANES):
         left = finish(Finding(i, 2, LANES, costs[1], 0))
     assert left == 0
+
+
+def test_after_the_clean_pass_the_time_of_what_is_left_is_said_once():
+    """Two of four images are wrong already: the estimate made before said twice as much."""
+    chosen = protocol("apgd-ce+t", ThreatModel.parse("linf:8/255"), 10)
+    ledger = Ledger(range(LANES), [member.attack for member in chosen.members], LANES)
+    events: list[dict] = []
+    pace = Pace(
+        ledger, chosen, Reporter(events.append), LANES, lambda count: 100.0 * count, clock=lambda: 5.0
+    )
+    for i in range(LANES):
+        found = Finding(i, CLEAN, LANES, 1, clean=Clean(i, 0, i % 2, tuple(range(1, 10))))
+        ledger.add(found)
+        pace.show([found])
+    found = Finding(0, 1, LANES, 1)
+    ledger.add(found)
+    pace.show([found])
+    said = [event["text"] for event in events if event["event"] == "note"]
+    assert said == [
+        "clean: 2 of 4 images are classified correctly; the attacks on 2 take about 3 min 20 s if all stay "
+        "robust"
+    ]
+    shown = [event["seconds_left"] for event in events if event["event"] == "progress"]
+    assert shown == [None, None, None, 200.0, 200.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 
@@ -31,6 +32,20 @@ def test_a_log_gets_lines_now_and_then(monkeypatch):
     feed(Reporter(True, stream))
     line = "apgd-ce: 3/3 0.25/s, at most 70 s left, robust 50.0 % (6.8 to 93.2 %)\n"
     assert line in stream.getvalue()
+
+
+def test_a_log_is_never_silent_for_long(monkeypatch):
+    """Not even where nothing finishes: the last standing is repeated."""
+    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.02)
+    stream = io.StringIO()
+    with Reporter(True, stream) as reporter:
+        reporter.update("apgd-t", 3, 64)
+        for _ in range(6000):  # a guard against hanging alone
+            if stream.getvalue().count("apgd-t: 3/64 (nothing finished for ") >= 2:
+                break
+            time.sleep(0.01)
+        else:
+            pytest.fail(stream.getvalue())
 
 
 def test_a_terminal_gets_a_bar():

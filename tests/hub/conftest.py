@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -76,14 +75,14 @@ def no_request(monkeypatch) -> list:
 
     for name in ("connect", "connect_ex"):
         monkeypatch.setattr(socket.socket, name, refuse)
+    monkeypatch.setattr("robustzoo.hub.fetch.subprocess.run", refuse)  # which would make one
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     return attempts
 
 
 @pytest.fixture
 def point_client_at(monkeypatch):
-    """point_client_at(endpoint): what HF_ENDPOINT does at the client's import; no pauses between tries."""
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    """point_client_at(endpoint): what HF_ENDPOINT does at the client's import."""
 
     def point(endpoint: str) -> None:
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)

@@ -24,6 +24,8 @@ class HubServer:
         leaked: whether a request for a blob, at another host, carried a token.
         corrupt: names of files served with one byte changed (same size, same promised hash).
         gated: answer as for a repository whose terms were not accepted.
+        fault: "stall" never ends an answer, "trickle" sends a byte now and then, "busy" says 429 and to come
+            back in an hour, "html" answers with a page; with "file " first, for large files alone.
     """
 
     def __init__(self, repo: str, commit: str, folder: Path) -> None:
@@ -32,7 +34,8 @@ class HubServer:
         self.tokens: list[str | None] = []
         self.leaked = False
         self.corrupt: set[str] = set()
-        self.gated = False
+        self.gated, self.fault = False, ""
+        self._closed = threading.Event()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -57,6 +60,7 @@ class HubServer:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._closed.set()
         self._http.shutdown()
         self._http.server_close()
 
@@ -68,7 +72,9 @@ class HubServer:
         elif self.repo in path:
             self.tokens.append(request.headers["Authorization"])
         resolve = f"/{self.repo}/resolve/"
-        if path.startswith("/blobs/"):
+        if self.fault and (path.startswith("/blobs/") or not self.fault.startswith("file ")):
+            self._fail(request, self.fault.removeprefix("file "))
+        elif path.startswith("/blobs/"):
             self._send_file(request, path.removeprefix("/blobs/"), {})
         elif path == f"/api/models/{self.repo}":
             self._listing(request, "revision", self.commit)  # of the default branch
@@ -81,6 +87,22 @@ class HubServer:
             self._resolve(request, commit, name)
         else:
             self._listing(request, *path.removeprefix(f"/api/models/{self.repo}/").split("/", 1))
+
+    def _fail(self, request: BaseHTTPRequestHandler, fault: str) -> None:
+        if fault == "busy":
+            _send(request, 429, b"{}", {"Retry-After": "3600"})
+        elif fault == "html":
+            _send(request, 200, b"<html>Please log in</html>", {"Content-Type": "text/html"})
+        else:
+            request.send_response(200)
+            request.send_header("Content-Length", "1000000")
+            request.end_headers()
+            while not self._closed.wait(0.05):
+                if fault == "trickle":
+                    try:
+                        request.wfile.write(b" ")
+                    except OSError:  # the other side has given up
+                        return
 
     def _resolve(self, request: BaseHTTPRequestHandler, commit: str, name: str) -> None:
         if commit != self.commit:

@@ -156,10 +156,14 @@ def test_the_command_has_no_cache_where_the_default_one_is_meant(pinned, tmp_pat
 # --- the Hub does not answer, or says no ---
 
 
-def test_no_connection(pinned, tmp_path, point_client_at, capsys):
+@pytest.mark.parametrize("limit", [3, pytest.param(60, marks=pytest.mark.slow)])
+def test_no_connection(pinned, tmp_path, point_client_at, capsys, monkeypatch, limit):
+    """The client tries again for about 20 s before it says why."""
+    monkeypatch.setenv("ROBUSTZOO_HUB_TIMEOUT", str(limit))
     point_client_at("http://127.0.0.1:9")
+    why = r"Connect\w*Error.*" if limit == 60 else "it did not answer for 3 s.*"
     with pytest.raises(
-        OfflineMiss, match=r"http://127.0.0.1:9 cannot be reached \(Connect\w*Error.*\)(.|\n)*hf download"
+        OfflineMiss, match=rf"http://127.0.0.1:9 cannot be reached \({why}\)(.|\n)*hf download"
     ):
         robustzoo.load(NAME, cache_dir=tmp_path / "cache")
     assert "about 20 s; HF_HUB_OFFLINE=1 fails at once" in capsys.readouterr().err
@@ -181,12 +185,42 @@ def test_gated(hub, tmp_path):
         fetch_folder(REPO, COMMIT, cache_dir=tmp_path)
 
 
-def test_a_transfer_that_breaks_off(hub, tmp_path, monkeypatch):
-    def full_disk(*args, **kwargs):
-        raise OSError(28, "No space left on device")
+def test_a_disk_that_takes_nothing(hub, tmp_path):
+    (tmp_path / "cache" / f"models--{REPO.replace('/', '--')}").mkdir(parents=True)
+    (tmp_path / "cache" / f"models--{REPO.replace('/', '--')}" / "blobs").touch()
+    with pytest.raises(HubError, match=r"failed: .*(blobs|directory)(.|\n)*Next: hf download"):
+        fetch_folder(REPO, COMMIT, cache_dir=tmp_path / "cache")
 
-    monkeypatch.setattr("huggingface_hub.file_download._download_to_tmp_and_move", full_disk)
-    with pytest.raises(HubError, match=r"No space left on device(.|\n)*Next: hf download"):
+
+@pytest.mark.parametrize("where", ["", "file "], ids=["all", "large files"])
+@pytest.mark.parametrize(
+    ("fault", "limit", "words"),
+    [
+        ("stall", 2, "for 2 s, and the limit is 2 s without progress"),
+        ("trickle", 2, "for 2 s, and the limit is 2 s without progress"),
+        ("busy", 60, "it asks to wait for 360[01] s, and the limit is 60 s"),
+    ],
+)
+def test_a_hub_that_makes_no_progress_ends_in_words(hub, tmp_path, monkeypatch, fault, limit, words, where):
+    """The client alone waits for ever, or for an hour."""
+    monkeypatch.setenv("ROBUSTZOO_HUB_TIMEOUT", str(limit))
+    hub.fault = where + fault
+    with pytest.raises(
+        (HubError, OfflineMiss), match=rf"{words}(.|\n)*ROBUSTZOO_HUB_TIMEOUT=SECONDS(.|\n)*hf download"
+    ):
+        fetch_folder(REPO, COMMIT, cache_dir=tmp_path)
+
+
+def test_a_page_in_place_of_an_answer(hub, tmp_path):
+    hub.fault = "html"
+    with pytest.raises(HubError, match="does not answer as a Hub does"):
+        fetch_folder(REPO, COMMIT, cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize("seconds", ["soon", "0", "-1", "inf", "nan"])
+def test_a_limit_that_is_none(hub, tmp_path, monkeypatch, seconds):
+    monkeypatch.setenv("ROBUSTZOO_HUB_TIMEOUT", seconds)
+    with pytest.raises(HubError, match=f"ROBUSTZOO_HUB_TIMEOUT={seconds}; expected a number of seconds"):
         fetch_folder(REPO, COMMIT, cache_dir=tmp_path)
 
 
@@ -211,6 +245,8 @@ def test_a_reference_is_a_repository_and_a_commit():
         (f"a/../b@{COMMIT}", "no Hub repository"),
         (f"../b@{COMMIT}", "no Hub repository"),
         (f"a/b\n@{COMMIT}", "no Hub repository"),
+        (f"a/b--c@{COMMIT}", "no Hub repository"),
+        (f"a/{'b' * 5000}@{COMMIT}", "no Hub repository"),
         (f"@{COMMIT}", "no Hub repository"),
         ("", "no Hub repository"),
     ],

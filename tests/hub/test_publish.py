@@ -107,6 +107,7 @@ def test_a_step_that_fails_leaves_the_checkout_as_it_was(tmp_path, checkout, mon
         publish.publish_bundled(evaluated(tmp_path / "first"))
     before, second = contents(checkout), evaluated(tmp_path / "second", n=9)
     replace = Path.replace
+    monkeypatch.setattr(atomic_files, "_exchange", lambda one, other: False)  # so that it is two renames
     refused = {
         "card": checkout.parent / "model_cards" / f"{NAME}.md",
         "lock": entries.LOCK_FILE,

@@ -138,6 +138,13 @@ def test_other_weights_need_overwrite_and_remove_stale_evidence(folder, small_mo
     read_folder(folder)
 
 
+def test_a_folder_whose_replacement_was_killed_is_read_again(folder, small_model):
+    """Between its two renames, where the system cannot exchange two folders in one step."""
+    folder.rename(folder.with_name(f".{folder.name}.01234567.old"))
+    assert torch.equal(read_folder(folder).head.bias, small_model.head.bias)
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["model"]
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_with_other_things_is_never_touched(tmp_path, folder, small_model, small_recipe, overwrite):
     with torch.no_grad():

@@ -9,7 +9,7 @@ import timm
 import torch
 from torch import nn
 
-from robustzoo.models import PixelModel, networks, pixel_model, read_folder, write_folder
+from robustzoo.models import PixelModel, networks, pixel_model, read_folder, small_networks, write_folder
 from robustzoo.models.architectures import build_for
 from robustzoo.registry import recipe
 from robustzoo.registry.catalog import ARCHITECTURES
@@ -33,7 +33,7 @@ def small(name: str, **changes) -> nn.Module:
 
 def test_every_entry_point_is_tested():
     assert set(networks.default_cfgs) == set(NAMES)
-    assert set(NAMES) <= set(timm.list_models("robustzoo_*"))
+    assert {*NAMES, *small_networks.default_cfgs} == set(timm.list_models("robustzoo_*"))
 
 
 @pytest.mark.parametrize(("name", "size", "grid", "millions"), ALL)

@@ -20,6 +20,8 @@ from robustzoo.registry.names import NORMS, parse
 SHAPES = {
     "vit_micro2": (64, 4),
     "vit_ti4": (192, 12),
+    "vit_mini4": (128, 6),
+    "vit_mini4c": (128, 6),
     "vit_b16": (768, 12),
     "vit_l16": (1024, 24),
     "hybrid_l16": (1024, 24),
@@ -45,7 +47,7 @@ def test_networks_are_json_and_leave_the_dataset_out(key):
         assert DATASETS[dataset].image_size in architecture.networks
 
 
-@pytest.mark.parametrize("key", ARCHITECTURES)
+@pytest.mark.parametrize("key", SHAPES)
 def test_parameter_counts_by_arithmetic(key):
     """Count of a plain ViT: embeddings, blocks of 12 d^2 + 13 d, final norm and head."""
     width, depth = SHAPES[key]
@@ -56,6 +58,9 @@ def test_parameter_counts_by_arithmetic(key):
         if key == "hybrid_l16":
             side = dataset.image_size // (4 if network.downsampled else 16)
             patches = (1024 + 1) * width + resnet_parameters(3 if network.downsampled else 7)
+        elif key == "vit_mini4c":
+            side = dataset.image_size // 4
+            patches = (9 * dataset.channels + 1) * 64 + (9 * 64 + 1) * width + (width + 1) * width
         else:
             patch = network.model_args.get("patch_size", 4)
             stride = patch // 2 if network.downsampled else patch
@@ -83,6 +88,24 @@ def resnet_parameters(stem_kernel: int) -> int:
                 total += inside * outside + 2 * outside  # the projected shortcut
             inside = outside
     return total
+
+
+@pytest.mark.parametrize("key", set(ARCHITECTURES) - set(SHAPES))
+def test_parameter_counts_of_residual_networks_by_arithmetic(key):
+    """Of every convolution the weight, a bias and a gain a channel; of every block the gain of its skip."""
+    architecture = ARCHITECTURES[key]
+    for name in architecture.datasets:
+        dataset = DATASETS[name]
+        arguments = architecture.networks[dataset.image_size].model_args
+        inside = arguments["widths"][0]
+        total = (16 * dataset.channels + 2) * inside
+        for stage, (width, depth) in enumerate(zip(arguments["widths"], arguments["depths"], strict=True)):
+            for block in range(depth):
+                total += (9 * inside + 2) * width + (9 * width + 2) * width + 1
+                total += (inside + 2) * width if stage > 0 and block == 0 else 0
+                inside = width
+        total += (inside + 1) * dataset.num_classes
+        assert total == architecture.parameter_count(dataset.image_size, dataset.num_classes)
 
 
 @pytest.mark.parametrize(("key", "millions"), [("vit_b16", 86), ("vit_l16", 304), ("hybrid_l16", 320)])

@@ -12,8 +12,9 @@ from robustzoo.registry import all_names, recipe
 from training.schedule import expected_cost, learning_rate
 
 
-def small(total_steps: int, warmup_steps: int):
+def small(total_steps: int, warmup_steps: int, shape: str = "cosine"):
     changes = {
+        "lr_schedule": shape,
         "total_steps": total_steps,
         "warmup_steps": warmup_steps,
         "attack_warmup_steps": 0,
@@ -28,9 +29,14 @@ def test_values_by_hand():
     assert rates == pytest.approx(expected, abs=1e-12)
 
 
+def test_one_cycle_by_hand():
+    rates = [learning_rate(small(8, 4, "linear"), step) for step in range(8)]
+    assert rates == pytest.approx([0.5, 1.0, 1.5, 2.0, 2.0, 1.5, 1.0, 0.5], abs=1e-12)
+
+
 @given(st.integers(1, 300), st.data())
 def test_rises_then_falls_and_is_never_zero(total, data):
-    plan = small(total, data.draw(st.integers(0, total)))
+    plan = small(total, data.draw(st.integers(0, total)), data.draw(st.sampled_from(["cosine", "linear"])))
     rates = [learning_rate(plan, step) for step in range(total)]
     top = max(plan.warmup_steps, 1)
     assert all(0 < rate <= plan.base_lr for rate in rates)

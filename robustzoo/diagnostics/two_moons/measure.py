@@ -53,9 +53,8 @@ def measure(epoch: int, network: ReluNetwork, x: Tensor, y: Tensor, *, seed: int
         x: (B, 2) training points, y: (B,) labels.
         probes: number of Hutchinson probes, at least 2.
     """
-    x_adv = attack(network, x, y, start_noise(seed, torch.arange(len(x)), "measure", epoch))
+    x_adv, traces = _traces(network, x, y, seed, epoch)
     with torch.no_grad():
-        traces = layer_traces(network, x_adv).mean(1)  # (M, L)
         correct = (network.forward(x_adv)[1].argmax(-1) == y).double().mean(1)
     products = probe_square_norms(network, x_adv, y, seed=seed, epoch=epoch, probes=probes)  # (P, M)
     sizes = [weight[0].numel() for weight in network.weights]
@@ -85,6 +84,18 @@ def measure(epoch: int, network: ReluNetwork, x: Tensor, y: Tensor, *, seed: int
             )
         )
     return rows
+
+
+def whole_traces(network: ReluNetwork, x: Tensor, y: Tensor, *, seed: int, epoch: int) -> Tensor:
+    """The trace of each network's whole Hessian, (M,), as in the rows of `measure`."""
+    return _traces(network, x, y, seed, epoch)[1].sum(1)
+
+
+def _traces(network: ReluNetwork, x: Tensor, y: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
+    """The adversarial points of an epoch's measure, (M, B, 2), and the layers' traces there, (M, L)."""
+    x_adv = attack(network, x, y, start_noise(seed, torch.arange(len(x)), "measure", epoch))
+    with torch.no_grad():
+        return x_adv, layer_traces(network, x_adv).mean(1)
 
 
 def probe_square_norms(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 import torch
 
@@ -22,6 +23,9 @@ PROBES = 16
 COLUMNS = ("setting", "epoch", "layer", "trace", "eigenvalue_std")
 SEED_COLUMNS = ("seed", *COLUMNS, "probe_std", "probe_relative_error", "robust_accuracy")
 MEDIANS, PER_SEED = "two_moons.csv", "two_moons_seeds.csv"
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class StudyError(ValueError):
@@ -58,27 +62,13 @@ def run_study(
             any error.
     """
     out = Path(out)
-    if (reason := atomic_files.why_unwritable(out)) is not None:
-        raise StudyError(f"{reason}; give a folder for the tables and figures (--out DIR)")
-    for name, value, low in (("epochs", epochs, 1), ("probes", probes, 2)):
-        if value < low:
-            raise StudyError(f"{name} is {value}; expected at least {low}")
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise StudyError(f"seeds are {list(seeds)}; expected at least one, each once and not negative")
-    workers = min(len(seeds), os.cpu_count() or 1) if workers is None else min(workers, len(seeds))
-    if workers < 1:
-        raise StudyError(f"workers is {workers}; expected at least 1")
+    check_arguments(out, seeds, epochs, workers)
+    if probes < 2:
+        raise StudyError(f"probes is {probes}; expected at least 2")
     rows = []
-    task = partial(_one_seed, epochs=epochs, probes=probes)
-    if workers == 1:
-        for seed in seeds:
-            rows += task(seed)
-            on_seed(seed)
-    else:
-        with multiprocessing.get_context("spawn").Pool(workers) as pool:
-            for found in pool.imap_unordered(task, seeds):
-                rows += found
-                on_seed(found[0].seed)
+    for found in in_processes(partial(_one_seed, epochs=epochs, probes=probes), seeds, workers):
+        rows += found
+        on_seed(found[0].seed)
     places = {setting: i for i, setting in enumerate(SETTINGS)}
     rows.sort(key=lambda row: (row.seed, row.epoch, places[row.setting]))  # layers stay in their order
     medians = over_seeds(rows)
@@ -88,19 +78,45 @@ def run_study(
     return rows
 
 
-def _one_seed(seed: int, *, epochs: int, probes: int) -> list[Row]:
+def check_arguments(out: Path, seeds: Sequence[int], epochs: int, workers: int | None) -> None:
+    """Raises StudyError: nothing can be written in `out`, or another argument is out of range."""
+    if (reason := atomic_files.why_unwritable(out)) is not None:
+        raise StudyError(f"{reason}; give a folder for the tables and figures (--out DIR)")
+    for name, value in (("epochs", epochs), ("workers", 1 if workers is None else workers)):
+        if value < 1:
+            raise StudyError(f"{name} is {value}; expected at least 1")
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise StudyError(f"seeds are {list(seeds)}; expected at least one, each once and not negative")
+
+
+def in_processes(task: Callable[[T], R], arguments: Sequence[T], workers: int | None) -> Iterator[R]:
+    """task of each argument, as it is done, one thread each, in `workers` processes (None: one per core)."""
+    workers = min(len(arguments), workers or os.cpu_count() or 1)
+    task = partial(_on_one_thread, task)
+    if workers == 1:
+        yield from map(task, arguments)
+        return
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        yield from pool.imap_unordered(task, arguments)
+
+
+def _on_one_thread(task: Callable[[T], R], argument: T) -> R:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rows: list[Row] = []
-        train(
-            seed,
-            epochs,
-            lambda epoch, network, x, y: rows.extend(measure(epoch, network, x, y, seed=seed, probes=probes)),
-        )
-        return rows
+        return task(argument)
     finally:
         torch.set_num_threads(threads)
+
+
+def _one_seed(seed: int, *, epochs: int, probes: int) -> list[Row]:
+    rows: list[Row] = []
+    train(
+        seed,
+        epochs,
+        lambda epoch, network, x, y: rows.extend(measure(epoch, network, x, y, seed=seed, probes=probes)),
+    )
+    return rows
 
 
 def over_seeds(rows: Sequence[Row]) -> list[dict[str, int | float | str]]:

@@ -84,19 +84,24 @@ def start_noise(seed: int, ids: Tensor, purpose: str, epochs: int | Tensor) -> T
 
 
 def train(
-    seed: int, epochs: int, on_epoch: Callable[[int, ReluNetwork, Tensor, Tensor], None]
+    seed: int,
+    epochs: int,
+    on_epoch: Callable[[int, ReluNetwork, Tensor, Tensor], None],
+    *,
+    batch_size: int = BATCH,
 ) -> ReluNetwork:
     """Train one network per setting, together, and return them.
 
     on_epoch: called with (epochs done, networks, points, labels), first with 0 before any step.
+    batch_size: a divisor of the 500 points.
     """
     x, y = moons(seed)
     network = initial_network(seed)
     parameters = [*network.weights, *network.biases]
     velocity = [torch.zeros_like(p) for p in parameters]
     penalty = torch.tensor(list(SETTINGS.values()), dtype=x.dtype)
-    order = TrainingOrder(POINTS, BATCH, seed)
-    steps = POINTS // BATCH
+    order = TrainingOrder(POINTS, batch_size, seed)
+    steps = POINTS // batch_size
     on_epoch(0, network, x, y)
     for step in range(epochs * steps):
         passes, ids = order.batch(step)

@@ -1,0 +1,66 @@
+"""Files that anyone may have written: opened only where they are files, read only where they are small."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+# What `stat` finds where a file was expected, in words.
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class UnfitFile(OSError):
+    """What lies at a path is no file, or too large: an OSError, as when the system refuses to read it."""
+
+    def __init__(self, path: str | Path, problem: str, number: int = errno.EINVAL) -> None:
+        super().__init__(number, problem, str(path))
+
+
+def read_bytes(path: str | Path, limit: int) -> bytes:
+    """The content of a regular file of at most `limit` bytes, links followed.
+
+    Kind and size are known before anything is read: a pipe would block the reader, a device never end.
+
+    Raises:
+        UnfitFile: no regular file, a larger one, or a name that no file can have.
+        OSError: the system refuses it (FileNotFoundError where there is nothing).
+    """
+    try:
+        _check(path, Path(path).stat(), limit)
+        # Should it have become a pipe meanwhile, opening does not wait for a writer.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except ValueError as error:  # a NUL in the name
+        raise UnfitFile(path, f"no file can have this name ({error})") from error
+    with os.fdopen(handle, "rb") as stream:
+        _check(path, os.fstat(handle), limit)
+        content = stream.read(limit + 1)
+    if len(content) > limit:  # it grew
+        raise UnfitFile(path, _too_large(len(content), limit), errno.EFBIG)
+    return content
+
+
+def read_text(path: str | Path, limit: int, encoding: str = "utf-8") -> str:
+    """`read_bytes` as text, line ends as `\\n`. Raises: UnicodeDecodeError too."""
+    text = read_bytes(path, limit).decode(encoding)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _check(path: str | Path, found: os.stat_result, limit: int) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+        raise UnfitFile(path, f"it is {kind}, and a file was expected", number)
+    if found.st_size > limit:
+        raise UnfitFile(path, _too_large(found.st_size, limit), errno.EFBIG)
+
+
+def _too_large(size: int, limit: int) -> str:
+    return f"it has {size:,} bytes or more, and at most {limit:,} were expected"
