@@ -126,8 +126,7 @@ FIELDS: dict[str, Field] = {
     "gradient_clipping": Field("float", "largest global gradient norm; 0: no clipping", low=0),
     "augmentation": Field(
         "text",
-        "fb: flip and random brightness; crop: random resized crop and flip; shift: flip, and crop of the "
-        "image with 4 pixels of zeros around it",
+        "fb: flip and random brightness; crop: random resized crop and flip",
         choices=("none", "fb", "crop", "shift"),
     ),
     "brightness": Field("float", "range of the additive brightness, pixels in [0, 1]", low=0, high=1),
@@ -169,7 +168,11 @@ FIELDS: dict[str, Field] = {
 }
 
 # What a value means where the field's own words say it of others only.
-_MEANINGS = {("lr_schedule", "multistep"): "divided by 10 at lr_milestones after warm-up"}
+_MEANINGS = {
+    ("lr_schedule", "linear"): "linear decay to 0 after warm-up: with it one cycle",
+    ("lr_schedule", "multistep"): "divided by 10 at lr_milestones after warm-up",
+    ("augmentation", "shift"): "flip, and crop of the image with 4 pixels of zeros around it",
+}
 
 _TAG, _REVISION = r"[A-Za-z0-9_.\-]+", r"(?:[0-9a-f]{40}|unpinned)"
 _INIT = re.compile(

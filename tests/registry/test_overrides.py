@@ -95,7 +95,7 @@ REFUSED = [
     (AT, "lr_milestones=0.5", "set lr_schedule=multistep"),
     (AT, "lr_milestones=1", "below 1"),
     (AT, "lr_milestones=0", "above 0"),
-    (AT, "lr_schedule=step", "one of cosine, multistep"),
+    (AT, "lr_schedule=step", "one of cosine, linear, multistep"),
     (LARGE, "kernel_downsampling=lanczos", "one of cubic, bilinear, nearest, block_sum"),
     (TI4, "training_data=cifar100", "expected cifar10jpg or cifar10"),
     (TI4, "training_data=mnist", "expected cifar10jpg or cifar10"),
