@@ -109,11 +109,7 @@ FIELDS: dict[str, Field] = {
     "optimizer": Field("text", "optimizer; weight decay is coupled in both", choices=("sgd", "adam")),
     "base_lr": Field("float", "learning rate after warm-up", above=0),
     "momentum": Field("float", "momentum of sgd, first beta of adam", low=0, below=1),
-    "lr_schedule": Field(
-        "text",
-        "decay after warm-up: cosine or linear to 0 (linear after linear is one cycle), or multistep",
-        choices=("cosine", "linear", "multistep"),
-    ),
+    "lr_schedule": Field("text", "decay to 0 after warm-up", choices=("cosine", "linear", "multistep")),
     "lr_milestones": Field(
         "floats",
         "shares of total_steps after which multistep divides the learning rate by 10",
