@@ -17,10 +17,9 @@ import robustzoo
 from robustzoo.attacks.frozen import frozen
 from robustzoo.data import load_dataset
 from robustzoo.evaluation.attack_run import attack_all
-from robustzoo.evaluation.findings import Finding
-from robustzoo.evaluation.ledger import Ledger
+from robustzoo.evaluation.engine import Work
+from robustzoo.evaluation.ledger import Finding, Ledger
 from robustzoo.evaluation.progress import Reporter
-from robustzoo.evaluation.work import Work
 
 ATTACKS = ("apgd-ce", "apgd-dlr", "apgd-t", "apgd-malt")
 

@@ -44,10 +44,10 @@ from robustzoo.evaluation.machine import fingerprint
 from robustzoo.models.pixel_model import pixel_model
 from robustzoo.objectives.objective import Objective
 from robustzoo.registry import recipe
-from training import processes, zero
-from training.launch import PRECISIONS, Launch
-from training.passes import COMPUTE_DTYPES, Passes
-from training.step import Step
+from robustzoo.training import processes, zero
+from robustzoo.training.launch import PRECISIONS, Launch
+from robustzoo.training.passes import COMPUTE_DTYPES, Passes
+from robustzoo.training.step import Step
 
 BASE = "vit_ti4.cifar10jpg_linf"
 LOSSES, DEFENCES = ("at", "trades"), ("base", "swa", "awp", "s2o", "trh")

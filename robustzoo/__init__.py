@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 # Public name -> the module that defines it, resolved on first use (PEP 562).
 _PUBLIC = {
     "ThreatModel": "robustzoo.registry.threat_model",
-    "evaluate": "robustzoo.evaluation.evaluator",
+    "evaluate": "robustzoo.evaluation.evaluate",
     "list_models": "robustzoo.registry.entries",
     "load": "robustzoo.hub.load",
     "recipe": "robustzoo.registry.recipes",
@@ -22,7 +22,7 @@ _PUBLIC = {
 __all__ = ["ThreatModel", "__version__", "evaluate", "list_models", "load", "recipe", "verify"]
 
 if TYPE_CHECKING:
-    from robustzoo.evaluation.evaluator import evaluate
+    from robustzoo.evaluation.evaluate import evaluate
     from robustzoo.hub.load import load
     from robustzoo.hub.verify import verify
     from robustzoo.registry.entries import list_models

@@ -13,8 +13,7 @@ from robustzoo.cards.metadata import CardError, read_block, stated_name
 from robustzoo.cards.render import results_table
 from robustzoo.cards.rendered import first_difference
 from robustzoo.cards.visible import differences
-from robustzoo.registry.catalog import IncompatibleName, check_compatible
-from robustzoo.registry.names import UnknownName, parse
+from robustzoo.registry.names import IncompatibleName, UnknownName, check_compatible, parse
 from robustzoo.registry.recipes import Recipe
 
 _EXPECTED = {"library_name": "timm", "pipeline_tag": "image-classification"}

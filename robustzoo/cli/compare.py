@@ -20,7 +20,7 @@ def compare(a: str, b: str, as_json: bool) -> None:
     Prints the paired table, the exact McNemar test and the interval of the difference. Refused (exit code 2)
     where images, threat model or protocol differ.
     """
-    from robustzoo.evaluation.comparison import compare as run
+    from robustzoo.reports.comparison import compare as run
 
     result = run(stored_evidence(a), stored_evidence(b))
     say(json.dumps(result.to_json(), indent=1) if as_json else result.text())
@@ -29,7 +29,7 @@ def compare(a: str, b: str, as_json: bool) -> None:
 def stored_evidence(place: str):
     """The Evidence that a command's argument means: a file's, or those of a model's folder, main one
     first."""
-    from robustzoo.evaluation.comparison import is_file, open_evidence
     from robustzoo.hub.load import resolve_folder
+    from robustzoo.reports.comparison import is_file, open_evidence
 
     return open_evidence(place if is_file(place) else resolve_folder(place))

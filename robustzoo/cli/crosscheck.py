@@ -39,7 +39,7 @@ def crosscheck(model: str, attacks: str, as_json: bool, **options) -> None:
     --seed is that of both sides; --workers and --micro-batch are ours alone.
     """
     refuse_unknown(model)
-    from robustzoo.evaluation.crosscheck import crosscheck as run
+    from robustzoo.diagnostics.crosscheck import crosscheck as run
 
     with own_output(as_json):
         loaded = open_model(model)

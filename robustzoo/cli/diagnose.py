@@ -277,7 +277,7 @@ def two_moons(
     out: Path, epochs: int, seeds: int, probes: int, workers: int | None, batch_sizes: tuple[int, ...]
 ) -> None:
     """The paper's two-moons study: traces and eigenvalue spreads over epochs, as two figures and CSV."""
-    from robustzoo.diagnostics.two_moons import batches_summary, compare_batches, run_study, summary
+    from robustzoo.studies.two_moons import batches_summary, compare_batches, run_study, summary
 
     if batch_sizes:
         found = compare_batches(
@@ -324,8 +324,8 @@ def lambda_sweep(
     Needs a checkout of the repository (training/train.py). Measured on images kept out of training, never on
     test images: a lambda may be chosen by the result.
     """
-    from robustzoo.diagnostics.lambda_sweep import LAMBDAS, run_sweep
-    from robustzoo.diagnostics.lambda_sweep.planning import read_lambdas, read_losses
+    from robustzoo.studies.lambda_sweep import LAMBDAS, run_sweep
+    from robustzoo.studies.lambda_sweep.planning import read_lambdas, read_losses
 
     run_sweep(
         out,

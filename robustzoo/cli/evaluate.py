@@ -95,12 +95,11 @@ def evaluate(
     if epsilons is not None and len(threat_models) > 1:
         raise click.UsageError("--epsilons goes with one --threat-model, which gives the norm")
     refuse_unknown(model)
-    from robustzoo.evaluation.cross_norm import evaluate_threat_models
-    from robustzoo.evaluation.curve import evaluate_curve
     from robustzoo.evaluation.machine import default_device
     from robustzoo.evaluation.ranks import evaluate_on_rank
-    from robustzoo.evaluation.report import report
-    from robustzoo.evaluation.sharding import this_rank
+    from robustzoo.evaluation.series import evaluate_curve, evaluate_threat_models
+    from robustzoo.evaluation.shards import this_rank
+    from robustzoo.reports.text import report
 
     rank = this_rank()
     several = epsilons is not None or len(threat_models) > 1

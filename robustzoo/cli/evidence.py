@@ -23,9 +23,9 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
     Shards may come in any order and from several machines. The result is what a single run would have
     written; a shard that is missing, there twice, or of another evaluation is an error that names it.
     """
-    from robustzoo.evaluation.evidence_files import with_witnesses
+    from robustzoo.evaluation.files import with_witnesses
     from robustzoo.evaluation.merging import merge as run
-    from robustzoo.evaluation.report import report
+    from robustzoo.reports.text import report
 
     for path in run(folders, out):
         say(f"wrote {path}\n\n{report(with_witnesses(path))}")

@@ -23,7 +23,7 @@ def masking(model: str, as_json: bool, **options) -> None:
     clean accuracy that changes.
     """
     refuse_unknown(model)
-    from robustzoo.evaluation.masking_probe import probe_masking
+    from robustzoo.diagnostics.masking import probe_masking
 
     with own_output(as_json):
         loaded = open_model(model)

@@ -48,7 +48,7 @@ def report(
     Counts with intervals, per attack and per class, and signs of gradient masking. The figure adds iterations
     to break and pictures of perturbations.
     """
-    from robustzoo.evaluation.report import report as text
+    from robustzoo.reports.text import report as text
 
     document, path, others = _open(evidence)
     if as_json:
@@ -58,9 +58,8 @@ def report(
     if html_file is None and png_file is None:
         return
     from robustzoo.atomic_files import write_bytes, write_text
-    from robustzoo.evaluation.pictures import choose_pictures
-    from robustzoo.evaluation.report_figure import png
-    from robustzoo.evaluation.report_html import html
+    from robustzoo.reports.figure import choose_pictures, png
+    from robustzoo.reports.html import html
 
     shown, note = choose_pictures(document, path, _dataset(document, data, data_root), pictures)
     figure = png(document, shown)
@@ -79,9 +78,9 @@ def _open(place: str) -> tuple[Evidence, Path, list[Evidence]]:
     """The Evidence that is meant, its file, and the folder's other ones."""
     from robustzoo.cards.evidence import Evidence
     from robustzoo.cards.published import all_evidence
-    from robustzoo.evaluation.comparison import is_file
-    from robustzoo.evaluation.stated import evidence_documents
     from robustzoo.hub.load import resolve_folder
+    from robustzoo.reports.comparison import is_file
+    from robustzoo.verification.comparable import evidence_documents
 
     if is_file(place):
         return Evidence.load(place), Path(place), []
@@ -102,8 +101,8 @@ def _open(place: str) -> tuple[Evidence, Path, list[Evidence]]:
 def _dataset(document: Evidence, data: str | None, data_root: Path | None) -> ImageDataset | None:
     """The clean images; None where they cannot be read and were not asked for."""
     from robustzoo.data import DataError, MissingData
-    from robustzoo.evaluation.comparability import open_stated
-    from robustzoo.evaluation.verification_report import VerificationError
+    from robustzoo.verification.comparable import open_stated
+    from robustzoo.verification.report import VerificationError
 
     try:
         return open_stated(document, data, data_root)
@@ -115,8 +114,8 @@ def _dataset(document: Evidence, data: str | None, data_root: Path | None) -> Im
 
 def _numbers(document: Evidence, others: list[Evidence]) -> dict[str, Any]:
     from robustzoo.cards.masking import masking_signs
-    from robustzoo.evaluation.per_class import per_class
-    from robustzoo.evaluation.report_figure import stages
+    from robustzoo.reports.figure import stages
+    from robustzoo.reports.text import per_class
 
     return {
         "schema": "robustzoo.report/1",

@@ -16,7 +16,7 @@ from robustzoo.cli.options import classes, data, data_root, workers
 from robustzoo.cli.say import say, say_error
 
 if TYPE_CHECKING:
-    from robustzoo.evaluation.verification import VerificationReport
+    from robustzoo.verification.verify import VerificationReport
 
 
 @click.command(cls=JsonErrors)

@@ -1,1 +1,1 @@
-"""Evaluating robustness: evaluate() makes Evidence, verify() checks what a card claims."""
+"""Making Evidence: evaluate() and what it is made of."""

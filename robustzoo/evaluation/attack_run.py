@@ -8,13 +8,11 @@ from pathlib import Path
 from torch import nn
 
 from robustzoo.cards.masking import masking_warning
-from robustzoo.evaluation.cost import passes_at_most, seconds_at_most
-from robustzoo.evaluation.findings import Finding
-from robustzoo.evaluation.identity import weights_hash
-from robustzoo.evaluation.ledger import Ledger
-from robustzoo.evaluation.pace import Pace
+from robustzoo.evaluation.cost import Pace, passes_at_most, seconds_at_most
+from robustzoo.evaluation.engine import ModelFolder, Work
+from robustzoo.evaluation.ledger import Finding, Ledger
+from robustzoo.evaluation.prepare import weights_hash
 from robustzoo.evaluation.progress import Reporter
-from robustzoo.evaluation.work import ModelFolder, Work
 from robustzoo.evaluation.workers import run_here, run_in_workers
 
 

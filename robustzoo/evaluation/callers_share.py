@@ -11,8 +11,8 @@ from multiprocessing import Pipe
 import torch
 from torch import Tensor, nn
 
+from robustzoo.evaluation.engine import Work
 from robustzoo.evaluation.machine import device_of
-from robustzoo.evaluation.work import Work
 from robustzoo.evaluation.worker_process import answer, follow
 
 # How long the thread may take to notice by itself that it is to end; within a longer forward it is

@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from robustzoo import atomic_files
-from robustzoo.evaluation.evidence_files import differing_terms
-from robustzoo.evaluation.findings import Finding, decode, encode
+from robustzoo.evaluation.files import differing_terms
 from robustzoo.evaluation.guards import GuardError
+from robustzoo.evaluation.ledger import Finding, decode, encode
 
 _MAGIC = b"robustzoo journal 1\n"
 _FRAME = struct.Struct("<II")  # length and CRC-32 of the content

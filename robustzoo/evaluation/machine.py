@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import robustzoo
 from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.sharding import Rank
+from robustzoo.evaluation.shards import Rank
 
 
 def device_of(model: nn.Module) -> torch.device:

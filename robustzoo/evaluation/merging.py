@@ -11,7 +11,7 @@ from typing import Any
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.evaluation.arguments import check_writable
-from robustzoo.evaluation.evidence_files import (
+from robustzoo.evaluation.files import (
     differing_terms,
     reserved,
     with_witnesses,

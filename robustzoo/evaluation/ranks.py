@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from robustzoo.cards.evidence import Evidence
-from robustzoo.evaluation.evaluator import evaluate
-from robustzoo.evaluation.evidence_files import place_of, reserved, with_witnesses, write_evidence
+from robustzoo.evaluation.evaluate import evaluate
+from robustzoo.evaluation.files import place_of, reserved, with_witnesses, write_evidence
 from robustzoo.evaluation.guards import GuardError
 from robustzoo.evaluation.merging import join
-from robustzoo.evaluation.sharding import Rank, Shard
+from robustzoo.evaluation.shards import Rank, Shard
 
 _POLL_SECONDS = 0.5
 

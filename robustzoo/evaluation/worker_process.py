@@ -16,10 +16,9 @@ from torch import Tensor
 
 from robustzoo.attacks.answers import NonFiniteLogits, seeded_draws
 from robustzoo.attacks.frozen import frozen
-from robustzoo.evaluation.findings import encode
+from robustzoo.evaluation.engine import ModelFolder, Stages, Work
+from robustzoo.evaluation.ledger import encode
 from robustzoo.evaluation.machine import placed, strict_arithmetic
-from robustzoo.evaluation.stages import Stages
-from robustzoo.evaluation.work import ModelFolder, Work
 
 
 def follow(pipe: Connection, model: Callable[[Tensor], Tensor], work: Work) -> None:

@@ -19,10 +19,8 @@ from torch import nn
 
 from robustzoo.attacks.answers import NonFiniteLogits, seeded_draws
 from robustzoo.evaluation.callers_share import CallersShare
-from robustzoo.evaluation.findings import Finding, decode
-from robustzoo.evaluation.ledger import Ledger
-from robustzoo.evaluation.stages import Stages
-from robustzoo.evaluation.work import ModelFolder, Work
+from robustzoo.evaluation.engine import ModelFolder, Stages, Work
+from robustzoo.evaluation.ledger import Finding, Ledger, decode
 from robustzoo.evaluation.worker_process import work_in_process
 
 _Worker = multiprocessing.process.BaseProcess | CallersShare

@@ -19,12 +19,12 @@ from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import load_dataset
 from robustzoo.data.datasets import WITHOUT_FILES
 from robustzoo.data.image_dataset import SPLITS
-from robustzoo.evaluation.comparability import data_differences, protocol_difference
 from robustzoo.models.folder import read_folder, read_license, read_recipe
 from robustzoo.registry import entries
 from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.entries import Entry, Weights, published
 from robustzoo.untrusted_files import read_text
+from robustzoo.verification.comparable import data_differences, protocol_difference
 
 # Bundled models travel in the wheel (docs/decisions.md, "Lock entry").
 MAX_BUNDLED_BYTES = 6_000_000

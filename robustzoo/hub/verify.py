@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from robustzoo.evaluation.verification import VerificationReport
-from robustzoo.evaluation.verification import verify as verify_folder
 from robustzoo.hub.load import resolve_folder
 from robustzoo.registry.entries import find_entry
+from robustzoo.verification.verify import VerificationReport
+from robustzoo.verification.verify import verify as verify_folder
 
 
 def verify(
@@ -21,7 +21,7 @@ def verify(
         mode: `replay` (seconds: clean pass and every witness), `spot` (a first tier on all images, then the
             whole protocol on a random sample) or `full` (the whole protocol again).
         card: another card than the folder's own README.md.
-        options: passed on to `robustzoo.evaluation.verification.verify` (tolerance, seed, workers, ...).
+        options: passed on to `robustzoo.verification.verify.verify` (tolerance, seed, workers, ...).
 
     Raises:
         UnknownName, NotPublished: the name has no weights to verify.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from robustzoo.registry.catalog import IncompatibleName, all_names, check_compatible
 from robustzoo.registry.entries import Entry, LockError, Weights, entry, find_entry, list_models, published
-from robustzoo.registry.names import UnknownName
+from robustzoo.registry.names import IncompatibleName, UnknownName, all_names, check_compatible
 from robustzoo.registry.recipes import Recipe, RecipeError, recipe
 from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
 

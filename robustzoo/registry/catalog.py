@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from robustzoo.registry.threat_model import ThreatModel
 
-if TYPE_CHECKING:
-    from robustzoo.registry.names import ModelName
-
 UNPINNED = "unpinned"  # the revision of a checkpoint that is taken as the Hub has it now
-
-
-class IncompatibleName(ValueError):
-    """A name that follows the grammar, for a combination that has no recipe."""
 
 
 @dataclass(frozen=True)
@@ -370,49 +362,3 @@ DEFENCES: dict[str, Defence] = _by_key(
     Defence("awp", "adversarial weight perturbation (Wu et al. 2020)", slot=1),
     Defence("swa", "stochastic weight averaging (Izmailov et al. 2018)", slot=2),
 )
-
-
-def check_compatible(name: ModelName) -> None:
-    """Refuse a grammatical name whose combination has no recipe.
-
-    Raises:
-        IncompatibleName: naming the parts that do not go together and names that do.
-    """
-    problem = _incompatibility(name)
-    if problem is not None:
-        from robustzoo.registry.names import did_you_mean
-
-        raise IncompatibleName(f"{str(name)!r}: {problem}.{did_you_mean(str(name), all_names())}")
-
-
-def _incompatibility(name: ModelName) -> str | None:
-    architecture, dataset = ARCHITECTURES[name.architecture], DATASETS[name.dataset]
-    if (name.dataset, name.norm) not in THREATS:
-        norms = ", ".join(norm for key, norm in THREATS if key == name.dataset)
-        return f"{name.dataset} has no {name.norm} threat model, only {norms}"
-    if name.dataset not in architecture.datasets:
-        fitting = [a.key for a in ARCHITECTURES.values() if name.dataset in a.datasets]
-        wanted = f"use {' or '.join(fitting)}"
-        return (
-            f"{architecture.key} does not go with {dataset.key} "
-            f"({dataset.image_size}x{dataset.image_size} images): {wanted}"
-        )
-    return None
-
-
-def all_names() -> list[str]:
-    """Every compatible name at its loss's default weight, sorted. Each has a recipe."""
-    return sorted(
-        f"{architecture.key}.{dataset}_{norm}.{method}"
-        for architecture in ARCHITECTURES.values()
-        for dataset, norm in THREATS
-        if dataset in architecture.datasets
-        for method in _methods()
-    )
-
-
-def _methods() -> list[str]:
-    """Every method that goes together, such as `trades_trh_awp`; defences in the order of their slots."""
-    slots = [("", *(f"_{d.key}" for d in DEFENCES.values() if d.slot == slot)) for slot in range(3)]
-    endings = ["".join(chosen) or "_base" for chosen in product(*slots)]
-    return [f"{loss}{ending}" for loss, ending in product(LOSSES, endings)]

@@ -12,8 +12,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from robustzoo import atomic_files
-from robustzoo.registry.catalog import IncompatibleName, all_names, check_compatible
-from robustzoo.registry.names import UnknownName, did_you_mean, parse
+from robustzoo.registry.names import (
+    IncompatibleName,
+    UnknownName,
+    all_names,
+    check_compatible,
+    did_you_mean,
+    parse,
+)
 from robustzoo.registry.recipes import Recipe, recipe
 from robustzoo.untrusted_files import read_text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from itertools import product
 
 from robustzoo.registry.catalog import (
     ARCHITECTURES,
@@ -12,16 +13,16 @@ from robustzoo.registry.catalog import (
     DEFENCES,
     LOSSES,
     THREATS,
-    IncompatibleName,
-    all_names,
 )
 from robustzoo.registry.threat_model import NORMS
-
-__all__ = ["IncompatibleName", "ModelName", "UnknownName", "did_you_mean", "parse", "suggest"]
 
 _LOSS = re.compile(r"(?P<loss>[a-z]+)(?P<weight>[0-9][0-9.]*)?", re.ASCII)
 # One spelling per number: no leading zeros, no trailing zeros after the point.
 _WEIGHT = re.compile(r"[1-9][0-9]{0,5}|(?:0|[1-9][0-9]{0,5})\.[0-9]{0,5}[1-9]", re.ASCII)
+
+
+class IncompatibleName(ValueError):
+    """A name that follows the grammar, for a combination that has no recipe."""
 
 
 class UnknownName(KeyError):
@@ -160,3 +161,47 @@ def _unknown(text: str, problem: str, meant: str | None = None) -> UnknownName:
     return UnknownName(
         f"{text[:120]!r} is not a model name: {problem}.{near} `robustzoo ls` lists all {len(names)} names."
     )
+
+
+def check_compatible(name: ModelName) -> None:
+    """Refuse a grammatical name whose combination has no recipe.
+
+    Raises:
+        IncompatibleName: naming the parts that do not go together and names that do.
+    """
+    problem = _incompatibility(name)
+    if problem is not None:
+        raise IncompatibleName(f"{str(name)!r}: {problem}.{did_you_mean(str(name), all_names())}")
+
+
+def _incompatibility(name: ModelName) -> str | None:
+    architecture, dataset = ARCHITECTURES[name.architecture], DATASETS[name.dataset]
+    if (name.dataset, name.norm) not in THREATS:
+        norms = ", ".join(norm for key, norm in THREATS if key == name.dataset)
+        return f"{name.dataset} has no {name.norm} threat model, only {norms}"
+    if name.dataset not in architecture.datasets:
+        fitting = [a.key for a in ARCHITECTURES.values() if name.dataset in a.datasets]
+        wanted = f"use {' or '.join(fitting)}"
+        return (
+            f"{architecture.key} does not go with {dataset.key} "
+            f"({dataset.image_size}x{dataset.image_size} images): {wanted}"
+        )
+    return None
+
+
+def all_names() -> list[str]:
+    """Every compatible name at its loss's default weight, sorted. Each has a recipe."""
+    return sorted(
+        f"{architecture.key}.{dataset}_{norm}.{method}"
+        for architecture in ARCHITECTURES.values()
+        for dataset, norm in THREATS
+        if dataset in architecture.datasets
+        for method in _methods()
+    )
+
+
+def _methods() -> list[str]:
+    """Every method that goes together, such as `trades_trh_awp`; defences in the order of their slots."""
+    slots = [("", *(f"_{d.key}" for d in DEFENCES.values() if d.slot == slot)) for slot in range(3)]
+    endings = ["".join(chosen) or "_base" for chosen in product(*slots)]
+    return [f"{loss}{ending}" for loss, ending in product(LOSSES, endings)]

@@ -9,11 +9,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from robustzoo.registry.catalog import DATASETS, IncompatibleName, check_compatible
+from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.composition import compose, neutral
 from robustzoo.registry.digests import json_digest
 from robustzoo.registry.fields import FIELDS, RecipeError, read_value, write_value
-from robustzoo.registry.names import UnknownName, parse
+from robustzoo.registry.names import IncompatibleName, UnknownName, check_compatible, parse
 from robustzoo.registry.overrides import apply_overrides
 from robustzoo.registry.recipe_files import SCHEMA, check_keys, check_source, read_recipe_file
 from robustzoo.registry.rules import PAIRED, check_together, extra_data_of, originals_per_batch

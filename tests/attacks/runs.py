@@ -14,10 +14,9 @@ from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.protocols import Protocol
 from robustzoo.cards import BrokenBy
 from robustzoo.data import ImageDataset, TensorSource
-from robustzoo.evaluation.findings import CLEAN, Finding
-from robustzoo.evaluation.ledger import Ledger
+from robustzoo.evaluation.engine import Work
+from robustzoo.evaluation.ledger import CLEAN, Finding, Ledger
 from robustzoo.evaluation.machine import device_of
-from robustzoo.evaluation.work import Work
 from robustzoo.evaluation.workers import run_here
 from robustzoo.registry import ThreatModel
 

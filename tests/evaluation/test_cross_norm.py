@@ -1,7 +1,7 @@
 """The table of several threat models."""
 
 from robustzoo.cards.statistics import Accuracy
-from robustzoo.evaluation.cross_norm import _table
+from robustzoo.evaluation.series import _table
 
 
 def test_a_long_threat_model_does_not_run_into_its_accuracy() -> None:

@@ -13,15 +13,13 @@ from torch import nn
 from robustzoo.cards import Evidence
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import load_dataset
-from robustzoo.evaluation.answering import require_same_answers
-from robustzoo.evaluation.cross_norm import evaluate_threat_models
-from robustzoo.evaluation.curve import evaluate_curve
-from robustzoo.evaluation.evaluator import evaluate
+from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.guards import GuardError
 from robustzoo.evaluation.merging import MergeError, merge
 from robustzoo.evaluation.ranks import evaluate_on_rank
-from robustzoo.evaluation.several import folder_of
-from robustzoo.evaluation.sharding import Rank
+from robustzoo.evaluation.series import evaluate_curve, evaluate_threat_models, folder_of
+from robustzoo.evaluation.shards import Rank
+from robustzoo.evaluation.terms import require_same_answers
 from robustzoo.evaluation.witnessing import inside, leads
 from robustzoo.registry import ThreatModel
 
@@ -81,7 +79,7 @@ def test_files_of_a_curve_are_kept_and_used_again(linear, curve, tmp_path, monke
     ]
     for path in tmp_path.glob("*/evidence/*.json"):
         assert Evidence.load(path).deterministic_bytes()
-    monkeypatch.setattr("robustzoo.evaluation.evaluator.attack_all", lambda *_: pytest.fail("attacked again"))
+    monkeypatch.setattr("robustzoo.evaluation.evaluate.attack_all", lambda *_: pytest.fail("attacked again"))
     again = evaluate_curve(linear, "digits", EPSILONS, "linf:1/10", "pgd-5", out=tmp_path, **OPTIONS)
     assert [p.doc for p in again.points] == [p.doc for p in found.points]
 

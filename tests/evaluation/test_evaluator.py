@@ -16,15 +16,15 @@ from torch.utils.data import TensorDataset
 from robustzoo.attacks.protocols import protocol
 from robustzoo.cards import Claim, Evidence, Witnesses, lint_card, render_card
 from robustzoo.data import DataError, load_dataset
-from robustzoo.evaluation.evaluator import evaluate, passes_at_most, weights_hash
+from robustzoo.evaluation.evaluate import evaluate, passes_at_most, weights_hash
 from robustzoo.evaluation.guards import EvaluationWarning
-from robustzoo.evaluation.identity import state_digest
-from robustzoo.evaluation.report import report
-from robustzoo.evaluation.verification import verify
+from robustzoo.evaluation.prepare import state_digest
 from robustzoo.evaluation.witnessing import inside, leads
 from robustzoo.models.folder import HashMismatch, read_folder
 from robustzoo.registry import ThreatModel
 from robustzoo.registry.entries import find_entry
+from robustzoo.reports.text import report
+from robustzoo.verification.verify import verify
 
 EPS = "linf:1/20"
 

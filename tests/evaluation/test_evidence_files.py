@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from robustzoo.cards import Evidence
-from robustzoo.evaluation import evaluator
-from robustzoo.evaluation.evaluator import evaluate
-from robustzoo.evaluation.evidence_files import _path, reserved
+from robustzoo.evaluation.evaluate import evaluate
+from robustzoo.evaluation.files import _path, reserved
 from robustzoo.evaluation.guards import GuardError
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -49,7 +48,9 @@ def contents(folder):
 def test_the_result_of_another_evaluation_is_not_overwritten(model, tmp_path, monkeypatch, options, words):
     run(model, tmp_path)
     before = contents(tmp_path)
-    monkeypatch.setattr(evaluator, "attack_all", lambda *_: pytest.fail("attacked before it was refused"))
+    monkeypatch.setattr(
+        "robustzoo.evaluation.evaluate.attack_all", lambda *_: pytest.fail("attacked before it was refused")
+    )
     with pytest.raises(
         GuardError, match=rf"pgd-2\.data_tensors-test-all\.json holds.*{words}.*--out DIR.*delete"
     ):

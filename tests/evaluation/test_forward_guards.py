@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from robustzoo.evaluation.evaluator import evaluate
+from robustzoo.diagnostics.masking import probe_masking
+from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
 from robustzoo.evaluation.guards import GuardError, probe_images
-from robustzoo.evaluation.identity import state_digest
-from robustzoo.evaluation.masking_probe import probe_masking
+from robustzoo.evaluation.prepare import state_digest
 
 X = torch.rand(24, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(24) % 3

@@ -18,7 +18,7 @@ from robustzoo.cards import Evidence
 from robustzoo.cards.masking import masking_warning
 from robustzoo.data import DataError, TensorSource
 from robustzoo.evaluation.arguments import check_writable
-from robustzoo.evaluation.evaluator import evaluate
+from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.forward_guards import check_forward
 from robustzoo.evaluation.guards import (
     EvaluationWarning,
@@ -27,8 +27,8 @@ from robustzoo.evaluation.guards import (
     probe_images,
 )
 from robustzoo.evaluation.machine import seconds_per_pass
-from robustzoo.evaluation.report import report
-from robustzoo.evaluation.samples import choose_samples
+from robustzoo.evaluation.prepare import choose_samples
+from robustzoo.reports.text import report
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 1, 2, 0, 1, 2])

@@ -20,10 +20,10 @@ from torch import nn
 
 from robustzoo.attacks.clean_pass import Clean
 from robustzoo.cards import Evidence
-from robustzoo.evaluation.evaluator import evaluate
-from robustzoo.evaluation.findings import Broken, Finding
+from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.guards import GuardError
 from robustzoo.evaluation.journal import _MAGIC, Journal, _framed, stored_key
+from robustzoo.evaluation.ledger import Broken, Finding
 from robustzoo.hub.load import load
 
 KEY = {"seed": 0, "model": {"name": "a", "sha256": None}, "dataset": {"indices": [0, 1]}}

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from robustzoo.evaluation import micro_batch
-from robustzoo.evaluation.evaluator import evaluate
-from robustzoo.evaluation.stages import OutOfMemory
+from robustzoo.evaluation.engine import OutOfMemory
+from robustzoo.evaluation.evaluate import evaluate
 
 EPS = "linf:1/20"
 

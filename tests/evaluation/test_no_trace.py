@@ -10,12 +10,12 @@ from torch import nn
 
 from robustzoo.attacks.frozen import frozen
 from robustzoo.cards import Evidence
-from robustzoo.evaluation.comparison import compare
-from robustzoo.evaluation.crosscheck import crosscheck
-from robustzoo.evaluation.engines import Engine
-from robustzoo.evaluation.evaluator import evaluate
-from robustzoo.evaluation.masking_probe import probe_masking
-from robustzoo.evaluation.verification import verify
+from robustzoo.diagnostics.crosscheck import crosscheck
+from robustzoo.diagnostics.engines import Engine
+from robustzoo.diagnostics.masking import probe_masking
+from robustzoo.evaluation.evaluate import evaluate
+from robustzoo.reports.comparison import compare
+from robustzoo.verification.verify import verify
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -73,9 +73,9 @@ def crosschecked(model, monkeypatch):
             return lambda x, y: x
 
     monkeypatch.setattr(
-        "robustzoo.evaluation.crosscheck.open_engine", lambda *given: Standing(torch, *given[1:])
+        "robustzoo.diagnostics.crosscheck.open_engine", lambda *given: Standing(torch, *given[1:])
     )
-    monkeypatch.setattr("robustzoo.evaluation.engines._version", lambda package: "0")
+    monkeypatch.setattr("robustzoo.diagnostics.engines._version", lambda package: "0")
     crosscheck(model, (X, Y), "linf:0.1", attacks=["apgd-ce"], progress=False)
 
 
@@ -134,8 +134,8 @@ def test_a_mode_that_an_attack_changes_is_put_back():
 @pytest.mark.parametrize("mode", ["replay", "spot", "full"])
 def test_verification_leaves_no_trace(folder, mode, monkeypatch):
     """The folder's own model, with a table in its forward."""
-    from robustzoo.evaluation import verification
     from robustzoo.models.folder import read_folder
+    from robustzoo.verification import verify
 
     kept = []
 
@@ -148,7 +148,7 @@ def test_verification_leaves_no_trace(folder, mode, monkeypatch):
         kept.append(model)
         return model
 
-    monkeypatch.setattr(verification, "read_folder", reading)
+    monkeypatch.setattr("robustzoo.verification.verify.read_folder", reading)
     verify(folder, mode=mode, progress=False)
     (model,) = kept
     assert not model.tables

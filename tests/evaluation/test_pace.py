@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from robustzoo.attacks.clean_pass import Clean
 from robustzoo.attacks.protocols import protocol
-from robustzoo.evaluation.findings import CLEAN, Finding
-from robustzoo.evaluation.ledger import Ledger
-from robustzoo.evaluation.pace import Pace
+from robustzoo.evaluation.cost import Pace
+from robustzoo.evaluation.ledger import CLEAN, Finding, Ledger
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.registry import ThreatModel
 

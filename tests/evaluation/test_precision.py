@@ -10,10 +10,10 @@ from torch import nn
 
 from robustzoo.cards.passages import measured_on
 from robustzoo.data import load_dataset
-from robustzoo.evaluation.evaluator import evaluate
+from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.report import report
 from robustzoo.evaluation.witnessing import leads
+from robustzoo.reports.text import report
 
 CPU = torch.device("cpu")
 

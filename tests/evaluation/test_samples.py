@@ -17,11 +17,11 @@ import robustzoo
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cli import group
 from robustzoo.data import DataError, load_dataset, open_data
-from robustzoo.evaluation.comparability import open_stated
-from robustzoo.evaluation.evidence_files import place_of
+from robustzoo.evaluation.files import place_of
 from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.samples import FolderOptions, open_samples
+from robustzoo.evaluation.prepare import FolderOptions, open_samples
 from robustzoo.models.foreign import fold
+from robustzoo.verification.comparable import open_stated
 
 NAME = "vit_micro2.digits_linf.at_base"
 COLOURS = [(20 * i, 255 - 20 * i, 7 * i) for i in range(12)]

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from robustzoo.cards import Evidence, EvidenceError, WitnessError
 from robustzoo.cards.published import all_evidence
-from robustzoo.evaluation.comparison import ComparisonError, compare
-from robustzoo.evaluation.evaluator import evaluate
+from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.guards import GuardError
 from robustzoo.evaluation.merging import MergeError, merge, shard_documents
-from robustzoo.evaluation.report import report
-from robustzoo.evaluation.sharding import Rank, Shard, this_rank
+from robustzoo.evaluation.shards import Rank, Shard, this_rank
+from robustzoo.reports.comparison import ComparisonError, compare
+from robustzoo.reports.text import report
 
 N = 14
 

@@ -21,10 +21,10 @@ from torch import nn
 from robustzoo.attacks.answers import NonFiniteLogits
 from robustzoo.data import TensorSource
 from robustzoo.evaluation.attack_run import robust_ids
-from robustzoo.evaluation.evaluator import evaluate
+from robustzoo.evaluation.engine import Work
+from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.ledger import Ledger
 from robustzoo.evaluation.progress import Reporter
-from robustzoo.evaluation.work import Work
 from robustzoo.evaluation.workers import WorkerError, device_of_worker, run_in_workers
 from robustzoo.registry import ThreatModel
 

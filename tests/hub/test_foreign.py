@@ -12,7 +12,7 @@ from hub_cache import COMMIT, NAME, REPO
 from hub_server import HubServer
 from timm.models import save_for_hf
 
-from robustzoo.evaluation.identity import identify
+from robustzoo.evaluation.prepare import identify
 from robustzoo.hub.fetch import HubError
 from robustzoo.hub.foreign import load_repository, pin
 from robustzoo.models import PixelRangeError

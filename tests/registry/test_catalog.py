@@ -14,10 +14,9 @@ from robustzoo.registry.catalog import (
     OWN_DATA_MARK,
     THREAT_SOURCES,
     THREATS,
-    all_names,
     is_catalog_key,
 )
-from robustzoo.registry.names import NORMS, parse
+from robustzoo.registry.names import NORMS, all_names, parse
 
 SHAPES = {
     "vit_micro2": (64, 4),

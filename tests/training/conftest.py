@@ -21,14 +21,14 @@ def train(monkeypatch):
     """train.py's `main` in this process, on one thread; the launcher's variables are gone afterwards."""
     import torch
 
+    from robustzoo.training.train import main
     from tests.training.ranks import LAUNCHER_VARIABLES
-    from training.train import main
 
     for name in LAUNCHER_VARIABLES:  # noted first, so that what `main` sets is undone
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    monkeypatch.setattr("training.validation.STEPS", 2)
-    monkeypatch.setattr("training.validation.LARGEST", 20)
+    monkeypatch.setattr("robustzoo.training.validation.STEPS", 2)
+    monkeypatch.setattr("robustzoo.training.validation.LARGEST", 20)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield main

@@ -8,8 +8,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from robustzoo.training import train, zero
 from tests.training.kills import die_at
-from training import train, zero
 
 if os.environ["RANK"] == "1":
     die_at(zero, "optimizer_step", "before", 3)

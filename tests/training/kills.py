@@ -20,8 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from robustzoo import atomic_files
-from training import train, zero
-from training.run_folder import RunFolder
+from robustzoo.training import train, zero
+from robustzoo.training.run_folder import RunFolder
 
 # Where to die: (owner, function, before or after the call). Together the steps of a commit, in their order.
 MOMENTS = [

@@ -8,8 +8,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from training import validation
-from training.train import main
+from robustzoo.training import validation
+from robustzoo.training.train import main
 
 validation.STEPS, validation.LARGEST = 2, 20  # as the tests in one process have it
 for arguments in json.loads(sys.argv[-1]):

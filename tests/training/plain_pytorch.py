@@ -9,7 +9,7 @@ import torch
 from robustzoo.data import TrainingOrder, augment, load_dataset
 from robustzoo.models.pixel_model import pixel_model
 from robustzoo.objectives.objective import Objective
-from training.arguments import parse
+from robustzoo.training.arguments import parse
 
 
 def plain_pytorch(arguments: list[str], seed: int = 0, parts: int = 1) -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from robustzoo.registry import RecipeError
-from training.arguments import parse
+from robustzoo.training.arguments import parse
 
 NAME = "vit_micro2.digits_linf.at_trh"
 

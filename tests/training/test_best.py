@@ -9,14 +9,14 @@ import pytest
 
 from robustzoo.models import read_folder
 from robustzoo.registry import recipe
+from robustzoo.training import export, processes
+from robustzoo.training.arguments import parse
+from robustzoo.training.best import NO_READING, Best
+from robustzoo.training.data import open_training_data
+from robustzoo.training.run_folder import RunFolder, RunFolderError
+from robustzoo.training.validation import Validation, affordable
 from tests.training.plain_pytorch import largest_difference
 from tests.training.small import AT_TRH, small
-from training import export, processes
-from training.arguments import parse
-from training.best import NO_READING, Best
-from training.data import open_training_data
-from training.run_folder import RunFolder, RunFolderError
-from training.validation import Validation, affordable
 
 ARGUMENTS = [AT_TRH, *small(total_steps=6), "--validate-every", "1", "--checkpoint-every", "2"]
 
@@ -60,8 +60,8 @@ def test_as_many_training_images_as_held_out_ones(train, monkeypatch):
     assert len(validation.holdout) == len(validation.training) == 20  # the limit that tests have
     assert validation.training.dataset.split == "train" and validation.holdout.dataset.split == "holdout"
     plan = recipe("vit_micro2.digits_linf.at_base")
-    monkeypatch.setattr("training.validation.LARGEST", 10**6)
-    monkeypatch.setattr("training.validation.STEPS", 10)
+    monkeypatch.setattr("robustzoo.training.validation.LARGEST", 10**6)
+    monkeypatch.setattr("robustzoo.training.validation.STEPS", 10)
     every = 600
     assert 2 * affordable(plan, every) * 10 <= every * plan.batch_size * plan.attack_steps / 10
 
@@ -69,7 +69,7 @@ def test_as_many_training_images_as_held_out_ones(train, monkeypatch):
 @pytest.mark.parametrize(("ranks", "size"), [(1, 5), (2, 5), (3, 5), (4, 3)])
 def test_every_rank_makes_as_many_passes(train, monkeypatch, ranks, size):
     """In ZeRO 3 a rank with a batch less would leave the others waiting; no image counts twice."""
-    monkeypatch.setattr("training.validation.LARGEST", size)
+    monkeypatch.setattr("robustzoo.training.validation.LARGEST", size)
     job = parse([AT_TRH, "--batch-size", "1", "--out", "unused"])
     data = open_training_data(job.recipe(), job)
     group, batches, counted = processes.start(), [], []

@@ -12,9 +12,9 @@ from PIL import Image
 
 from robustzoo.data import DataError, load_dataset
 from robustzoo.data.readers.digits import Digits
+from robustzoo.training.arguments import parse
+from robustzoo.training.data import digest, open_training_data
 from tests.training.small import AT_TRH, small
-from training.arguments import parse
-from training.data import digest, open_training_data
 
 NAME = "vit_ti4.cifar10jpg_linf.at_trh"
 MIXED = ["--set", "extra_data=ddpm", "--set", "extra_fraction=0.5", "--batch-size", "8"]

@@ -13,13 +13,13 @@ from PIL import Image
 
 from robustzoo.data import DataError, TrainingOrder, evaluation_subset, load_dataset
 from robustzoo.data.readers.digits import Digits
+from robustzoo.training import export, zero
+from robustzoo.training.progress import Metrics
+from robustzoo.training.readable_images import ReadableImages
+from robustzoo.training.run_folder import RunFolder
 from tests.training.plain_pytorch import largest_difference
 from tests.training.ranks import start_ranks
 from tests.training.small import AT_TRH, ROOT, small
-from training import export, zero
-from training.progress import Metrics
-from training.readable_images import ReadableImages
-from training.run_folder import RunFolder
 
 ARGUMENTS = [AT_TRH, *small(), "--checkpoint-every", "2"]
 

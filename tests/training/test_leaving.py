@@ -7,10 +7,10 @@ import json
 
 import pytest
 
+from robustzoo.training.leaving import leave
+from robustzoo.training.run_folder import SCHEMA, RunFolder
 from tests.training.small import ROOT
 from tests.training.test_usage import run
-from training.leaving import leave
-from training.run_folder import SCHEMA, RunFolder
 
 
 def test_what_was_loaded_is_left_out_of_the_last_search():

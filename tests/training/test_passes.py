@@ -13,9 +13,9 @@ from torch._dynamo.utils import counters
 from robustzoo.objectives.objective import Objective
 from robustzoo.objectives.weight_perturbation import perturbed
 from robustzoo.registry import recipe
+from robustzoo.training import launch, passes, zero
 from tests.training.plain_pytorch import largest_difference
 from tests.training.small import AT_TRH, NO_ATTACK, SGD, TRADES_TRH, small
-from training import launch, passes, zero
 
 AWP = "vit_micro2.digits_linf.at_awp"
 
@@ -81,7 +81,7 @@ def test_awp_keeps_its_perturbation_in_bf16(train, tmp_path, monkeypatch):
             moved.extend(((w.detach() - b).norm() / b.norm()).item() for w, b in pairs if b.norm() > 0)
             yield
 
-    monkeypatch.setattr("training.perturbation.perturbed", measured)
+    monkeypatch.setattr("robustzoo.training.perturbation.perturbed", measured)
     flags = ["--set", "awp_delta=0.0001", "--precision", "bf16", "--max-steps", "1"]
     assert train([AWP, *small(), *SGD[:4], *flags, "--out", str(tmp_path / "run")]) == 0
     assert moved == pytest.approx([1e-4] * len(moved), rel=0.01) and moved

@@ -9,8 +9,8 @@ import sys
 import pytest
 import torch
 
+from robustzoo.training import processes
 from tests.training.small import AT_TRH, ROOT, small
-from training import processes
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 
 from robustzoo import folder_lock
 from robustzoo.registry.recipes import partial
+from robustzoo.training.arguments import parse
+from robustzoo.training.best import NO_READING, Best
+from robustzoo.training.resuming import check_resumed, claim, fixed_settings, steps_done
+from robustzoo.training.run_folder import RunFolder, RunFolderError, hash_file
 from tests.training.small import AT_TRH, TRADES_TRH, small
 from tests.training.test_usage import LAUNCHED, run
-from training.arguments import parse
-from training.best import NO_READING, Best
-from training.resuming import check_resumed, claim, fixed_settings, steps_done
-from training.run_folder import RunFolder, RunFolderError, hash_file
 
 STEPS = 4
 BEGUN = [AT_TRH, *small(STEPS)]

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from training.progress import Clock, Metrics, duration
-from training.run_folder import RunFolder, RunFolderError
+from robustzoo.training.progress import Clock, Metrics, duration
+from robustzoo.training.run_folder import RunFolder, RunFolderError
 
 SETTINGS = {"command": "train", "fixed": {"seed": 0, "processes": 2}, "recipe": {"name": "some"}}
 
@@ -215,7 +215,7 @@ def test_the_log_is_cut_back_to_the_checkpoint(tmp_path):
 
 def test_clock(monkeypatch):
     now = iter([100.0, 104.0, 1000.0, 1003.0])
-    monkeypatch.setattr("training.progress.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("robustzoo.training.progress.time.monotonic", lambda: next(now))
     clock = Clock(done_steps=10, last_step=20, batch_size=8)
     assert clock.read(12) == (4.0, 16.0)  # 2 s a step, 8 steps left
     clock.restart(12)

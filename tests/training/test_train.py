@@ -18,11 +18,11 @@ from robustzoo.objectives.objective import Objective
 from robustzoo.registry import recipe
 from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.recipes import partial
+from robustzoo.training import export
+from robustzoo.training.arguments import parse
+from robustzoo.training.run_folder import RunFolder
 from tests.training.plain_pytorch import largest_difference, plain_pytorch
 from tests.training.small import AT_TRH, NO_ATTACK, ROOT, SGD, TRADES_TRH, small
-from training import export
-from training.arguments import parse
-from training.run_folder import RunFolder
 
 
 @pytest.mark.parametrize("stage", ["0", "1", "2"])
@@ -109,7 +109,7 @@ def test_only_training_images_are_touched(train, tmp_path, monkeypatch):
         splits.append(split)
         return load_dataset(key, root, split)
 
-    monkeypatch.setattr("training.data.load_dataset", recorded)
+    monkeypatch.setattr("robustzoo.training.data.load_dataset", recorded)
     assert train([AT_TRH, *small(), "--max-steps", "1", "--out", str(tmp_path / "run")]) == 0
     assert sorted(splits) == ["holdout", "train"]
 
@@ -267,7 +267,7 @@ def test_a_port_in_use_is_told(monkeypatch, train, tmp_path, capsys):
     def taken(**flags):
         raise torch.distributed.DistNetworkError("The server socket has failed. EADDRINUSE, port 29500")
 
-    monkeypatch.setattr("training.processes.dist.is_initialized", lambda: False)
-    monkeypatch.setattr("training.processes.deepspeed.init_distributed", taken)
+    monkeypatch.setattr("robustzoo.training.processes.dist.is_initialized", lambda: False)
+    monkeypatch.setattr("robustzoo.training.processes.deepspeed.init_distributed", taken)
     assert train([AT_TRH, *small(), "--out", str(tmp_path / "run")]) == 2
     assert "is in use" in (said := capsys.readouterr().err) and "--master_port" in said

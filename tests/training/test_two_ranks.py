@@ -12,11 +12,11 @@ import pytest
 
 from robustzoo.models import read_folder
 from robustzoo.registry.digests import sha256_file
+from robustzoo.training.export import export_run
+from robustzoo.training.run_folder import RunFolder
 from tests.training.plain_pytorch import largest_difference, plain_pytorch
 from tests.training.ranks import free_port, run_on_ranks
 from tests.training.small import AT_TRH, ROOT, SGD, TRADES_TRH, small
-from training.export import export_run
-from training.run_folder import RunFolder
 
 MODEL = "model/model.safetensors"
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from robustzoo.training.arguments import parse
+from robustzoo.training.launch import LaunchError
+from robustzoo.training.launcher import check_environment
+from robustzoo.training.run_folder import RunFolderError
+from robustzoo.training.usage import check
 from tests.training.small import AT_TRH, ROOT
-from training.arguments import parse
-from training.launch import LaunchError
-from training.launcher import check_environment
-from training.run_folder import RunFolderError
-from training.usage import check
 
 # train.py as a program, on a machine where importing torch or DeepSpeed fails.
 PROGRAM = """

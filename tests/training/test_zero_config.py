@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from robustzoo.registry import all_names, recipe
-from training import zero
-from training.launch import Launch, LaunchError
+from robustzoo.training import zero
+from robustzoo.training.launch import Launch, LaunchError
 
 
 @pytest.mark.parametrize("name", all_names()[::23])

@@ -1,6 +1,0 @@
-"""The paper's two-moons study: what regularising the top layer's trace does to the whole network's."""
-
-from robustzoo.diagnostics.two_moons.batch_sizes import batches_summary, compare_batches
-from robustzoo.diagnostics.two_moons.study import StudyError, run_study, summary
-
-__all__ = ["StudyError", "batches_summary", "compare_batches", "run_study", "summary"]

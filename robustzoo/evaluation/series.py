@@ -1,0 +1,229 @@
+"""Several threat models: a curve over epsilon, or a table across norms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from robustzoo import atomic_files
+from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence_rules import shard_problem
+from robustzoo.cards.statistics import Accuracy
+from robustzoo.evaluation.arguments import check_threat_model
+from robustzoo.evaluation.guards import GuardError
+from robustzoo.evaluation.ranks import evaluate_on_rank
+from robustzoo.evaluation.shards import Rank
+from robustzoo.registry import ThreatModel
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Evidence by ascending epsilon, of one model, norm, protocol and set of images."""
+
+    points: tuple[Evidence, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """{"norm", "protocol", "clean_accuracy", "points": [{"epsilon", "robust_accuracy"}]}, ascending."""
+        first = self.points[0]
+        return {
+            "norm": first.threat_model.norm,
+            "protocol": first.doc["protocol"]["name"],
+            "clean_accuracy": first.clean_accuracy.to_json(),
+            "points": [
+                {
+                    "epsilon": point.threat_model.epsilon_text,
+                    "robust_accuracy": point.robust_accuracy.to_json(),
+                }
+                for point in self.points
+            ],
+        }
+
+    def text(self) -> str:
+        """A table for people; epsilon 0 is the clean accuracy."""
+        first = self.points[0]
+        rows = [("0 (clean)", first.clean_accuracy)]
+        rows += [(point.threat_model.epsilon_text, point.robust_accuracy) for point in self.points]
+        title = f"{first.doc['model']['name']}, {first.threat_model.norm}, {first.doc['protocol']['name']}"
+        wide = max(len(epsilon) for epsilon, _ in rows) + 2
+        lines = [title, f"{'epsilon':<{wide}}accuracy", *(f"{e:<{wide}}{a}" for e, a in rows)]
+        return "\n".join([*part_note(first), *lines])
+
+
+def evaluate_curve(
+    model: nn.Module,
+    data: Any,
+    epsilons: Sequence[str],
+    threat_model: str | ThreatModel | None = None,
+    protocol: str = "aa-standard",
+    *,
+    out: str | Path | None = None,
+    rank: Rank | None = None,
+    **options: Any,
+) -> Curve | None:
+    """Evaluate at every epsilon, ascending: a point that fools at one of them fools at every larger one, so
+    that each next one attacks only the images that are still robust.
+
+    Robust accuracy therefore never rises along the curve. An image carried over is counted as broken by what
+    broke it first, and its Evidence names that epsilon.
+
+    Args:
+        epsilons: as text, in any order, for example ("1/255", "2/255").
+        threat_model: gives the norm; default: the model's own.
+        out: folder for the curve, `curve-<norm>.json`, and for each epsilon's Evidence, in
+            `<norm>-<epsilon>/` with `_` for the fraction bar. What is finished there is not computed again.
+        rank: this process among those of a launcher.
+        options: as of `evaluate`, for every epsilon.
+
+    Returns:
+        The curve; None on a rank other than 0.
+
+    Raises:
+        GuardError: no epsilon, or one given twice; otherwise as `evaluate`.
+        ThreatModelError: an epsilon that is none.
+    """
+    norm = check_threat_model(threat_model, model).norm
+    if not all(str(e).strip() for e in epsilons):
+        raise GuardError(f"epsilons are {','.join(epsilons)!r}; expected numbers with one comma between two")
+    chosen = sorted((ThreatModel.parse(f"{norm}:{e}") for e in epsilons), key=lambda t: t.epsilon)
+    if not chosen or len({t.epsilon for t in chosen}) < len(chosen):
+        raise GuardError(
+            f"epsilons are {', '.join(epsilons) or 'empty'}; expected each once, and at least one"
+        )
+    points, smaller = [], None
+    for threat in chosen:
+        smaller, whole = evaluate_one(
+            rank, model, data, threat, protocol, out=out, smaller=smaller, **options
+        )
+        points.append(whole)
+    if any(point is None for point in points):
+        return None
+    curve = Curve(tuple(points))
+    if out is not None and not curve.points[0].is_shard:
+        write_table(curve.to_json(), Path(out) / f"curve-{norm}.json")
+    return curve
+
+
+@dataclass(frozen=True)
+class CrossNorm:
+    """Evidence by threat model, of one model, protocol and set of images."""
+
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def union(self) -> Accuracy:
+        """Images that withstood the protocol under every one of the threat models."""
+        robust = [{v.id for v in one.verdicts if v.robust} for one in self.evidence]
+        return Accuracy.of(len(set.intersection(*robust)), self.evidence[0].robust_accuracy.n)
+
+    def to_json(self) -> dict[str, Any]:
+        """{"protocol", "clean_accuracy", "robust_accuracy": {threat model: accuracy}, "union_accuracy"}"""
+        first = self.evidence[0]
+        return {
+            "protocol": first.doc["protocol"]["name"],
+            "clean_accuracy": first.clean_accuracy.to_json(),
+            "robust_accuracy": {
+                str(one.threat_model): one.robust_accuracy.to_json() for one in self.evidence
+            },
+            "union_accuracy": self.union.to_json(),
+        }
+
+    def text(self) -> str:
+        """A table for people."""
+        first = self.evidence[0]
+        rows = [("clean", first.clean_accuracy)]
+        rows += [(str(one.threat_model), one.robust_accuracy) for one in self.evidence]
+        rows.append(("all of them", self.union))
+        title = f"{first.doc['model']['name']}, {first.doc['protocol']['name']}"
+        return "\n".join([*part_note(first), title, *_table(rows)])
+
+
+def _table(rows: Sequence[tuple[str, Accuracy]]) -> list[str]:
+    """The lines of the table; its first column is as wide as its longest name."""
+    head = "threat model"
+    wide = max(len(head), *(len(name) for name, _ in rows)) + 2
+    return [f"{head:<{wide}}accuracy", *(f"{name:<{wide}}{accuracy}" for name, accuracy in rows)]
+
+
+def evaluate_threat_models(
+    model: nn.Module,
+    data: Any,
+    threat_models: Sequence[str | ThreatModel],
+    protocol: str = "aa-standard",
+    *,
+    out: str | Path | None = None,
+    rank: Rank | None = None,
+    **options: Any,
+) -> CrossNorm | None:
+    """Evaluate under every threat model, on the same images.
+
+    Args:
+        threat_models: for example ("linf:8/255", "l2:1/2").
+        out: folder for the table, `cross-norm.json`, and for each threat model's Evidence, in
+            `<norm>-<epsilon>/` with `_` for the fraction bar. What is finished there is not computed again.
+        rank: this process among those of a launcher.
+        options: as of `evaluate`, for every threat model.
+
+    Returns:
+        The table; None on a rank other than 0.
+
+    Raises:
+        GuardError: none, or one given twice; otherwise as `evaluate`.
+    """
+    chosen = [ThreatModel.parse(threat) for threat in threat_models]
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise GuardError(
+            f"threat models are {', '.join(map(str, threat_models)) or 'empty'}; expected each once, and at "
+            "least one"
+        )
+    found = []
+    for threat in chosen:
+        _, whole = evaluate_one(rank, model, data, threat, protocol, out=out, **options)
+        found.append(whole)
+    if any(one is None for one in found):
+        return None
+    table = CrossNorm(tuple(found))
+    if out is not None and not table.evidence[0].is_shard:
+        write_table(table.to_json(), Path(out) / "cross-norm.json")
+    return table
+
+
+def evaluate_one(
+    rank: Rank | None,
+    model: nn.Module,
+    data: Any,
+    threat_model: ThreatModel,
+    protocol: str,
+    *,
+    out: str | Path | None,
+    **options: Any,
+) -> tuple[Evidence, Evidence | None]:
+    """`evaluate_on_rank` under one of several threat models, which have the folder `out` in common.
+
+    Args:
+        model, data, protocol, options: as of `evaluate`.
+
+    Returns, raises: as `evaluate_on_rank`.
+    """
+    place = None if out is None else folder_of(threat_model, Path(out))
+    return evaluate_on_rank(rank, model, data, threat_model, protocol, out=place, **options)
+
+
+def folder_of(threat_model: ThreatModel, out: Path) -> Path:
+    """Where one of several threat models of an evaluation in `out` is written."""
+    return out / f"{threat_model.norm}-{threat_model.epsilon_text.replace('/', '_')}"
+
+
+def part_note(first: Evidence) -> list[str]:
+    """The lines that head a table whose rows are shards; none for whole results."""
+    problem = shard_problem(first.doc)
+    return [] if problem is None else [f"PART OF A RESULT: {problem}", ""]
+
+
+def write_table(document: dict[str, Any], path: Path) -> None:
+    """Write a table of several evaluations as JSON."""
+    atomic_files.write_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n")

@@ -1,0 +1,1 @@
+"""Showing Evidence: text, figures, one HTML file, and two models side by side."""

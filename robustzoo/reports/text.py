@@ -1,0 +1,146 @@
+"""A text report of an Evidence, for people: counts with intervals, per attack and per class."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from robustzoo.cards.best_known import best_known
+from robustzoo.cards.catalog_images import images_problem
+from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence_rules import shard_problem
+from robustzoo.cards.masking import masking_signs
+from robustzoo.cards.statistics import Accuracy
+from robustzoo.evaluation.progress import duration
+from robustzoo.printable import one_line
+
+
+def report(evidence: Evidence, *, details: bool = False, others: Sequence[Evidence] = ()) -> str:
+    """What was measured, on what, what came out and what it cost; several lines, no final newline.
+
+    Args:
+        details: with a table of classes, and whether there are signs of masking or not.
+        others: more Evidence of the same model, whose clean counts are compared.
+    """
+    doc = evidence.doc
+    counts, dataset = doc["counts"], doc["dataset"]
+    part = shard_problem(doc)
+    lines = [
+        *([] if part is None else [f"PART OF A RESULT: {part}", ""]),
+        f"{doc['model']['name']} under {evidence.threat_model}, protocol {doc['protocol']['name']}",
+        f"{dataset['id']} {dataset['split']}, {dataset['subset']}: {counts['n']} images, seed {doc['seed']}",
+        "",
+        f"clean accuracy   {evidence.clean_accuracy}",
+        f"robust accuracy  {evidence.robust_accuracy}",
+        "                 worst case over the whole protocol, an upper bound on the true value",
+        "",
+        f"{'attack':<12}{'broken':>8}{'robust after it':>18}",
+        f"{'clean':<12}{'':>8}{counts['clean_correct']:>18}",
+    ]
+    left = counts["clean_correct"]
+    for member in doc["protocol"]["members"]:
+        broken = counts["broken_by"].get(member["attack"], 0)
+        left -= broken
+        lines.append(f"{member['attack']:<12}{broken:>8}{left:>18}")
+    if (images := images_problem(doc)) is not None:
+        lines.append(f"flag: these are not the images of that name: {images}")
+    signs = masking_signs(evidence, others)
+    lines += [f"flag: {sign}" for sign in signs]
+    lines += _best_known(evidence, others)
+    if details:
+        if not signs:
+            lines.append("no sign of gradient masking in these counts")
+        lines += ["", *_classes(evidence)]
+    lines += ["", _witnesses(doc), _cost(doc), _machine(evidence)]
+    return "\n".join(map(one_line, lines))
+
+
+def _best_known(evidence: Evidence, others: Sequence[Evidence]) -> list[str]:
+    same = [e for e in others if e.doc["dataset"]["digest"] == evidence.doc["dataset"]["digest"]]
+    return [
+        f"best known       {lowest.accuracy}: what {' and '.join(lowest.protocols)} leave together on these "
+        "images (no AutoAttack number)"
+        for lowest in best_known([evidence, *same])
+        if lowest.threat_model == evidence.threat_model
+    ]
+
+
+def _classes(evidence: Evidence) -> list[str]:
+    rows, title = chosen(per_class(evidence))
+    width = max(12, *(len(str(row.label)) + 1 for row in rows), len(title) + 2)
+    lines = [
+        f"{title + ':':<{width}}{'images':>8}{'clean':>8}{'robust':>8}   95 % interval of the robust accuracy"
+    ]
+    return lines + [
+        f"{row.label:<{width}}{row.clean.n:>8}{row.clean.correct:>8}{row.robust.correct:>8}   "
+        f"{row.robust.interval}"
+        for row in rows
+    ]
+
+
+def _witnesses(doc: dict) -> str:
+    stored, broken = doc["witnesses"], sum(doc["counts"]["broken_by"].values())
+    if not broken:
+        return "witnesses: none, since no image was broken"
+    if stored is None:
+        return "witnesses: not stored (with a folder to write to, each broken image gets one)"
+    return f"witnesses: {stored['count']} in {stored['file']}"
+
+
+def _cost(doc: dict) -> str:
+    n, passes = doc["counts"]["n"], doc["passes"]
+    return (
+        f"cost: {passes['forward']:,} forwards and {passes['backward']:,} backwards "
+        f"({passes['forward'] / n:,.0f} and {passes['backward'] / n:,.0f} per image), "
+        f"{duration(doc['run']['wall_seconds'])}"
+    )
+
+
+def _machine(evidence: Evidence) -> str:
+    run = evidence.doc["run"]
+    processes = f"{run['workers']} process{'es' if run['workers'] > 1 else ''}"
+    version = run["versions"].get("torch", "unknown version")
+    return (
+        f"machine: {run['device']}, {processes}, micro-batch {evidence.doc['micro_batch_size']}, "
+        f"{evidence.arithmetic}, torch {version}"
+    )
+
+
+# More classes than these are summed up by their weakest ones.
+_SHOWN = 20
+_WEAKEST = 8
+
+
+@dataclass(frozen=True)
+class ClassAccuracy:
+    """Clean and robust accuracy on the images of one class, with exact 95 % intervals."""
+
+    label: int
+    clean: Accuracy
+    robust: Accuracy
+
+    def to_json(self) -> dict[str, Any]:
+        return {"label": self.label, "clean": self.clean.to_json(), "robust": self.robust.to_json()}
+
+
+def per_class(evidence: Evidence) -> list[ClassAccuracy]:
+    """One row for each class that has images, by class id."""
+    total, clean, robust = Counter(), Counter(), Counter()
+    for verdict in evidence.verdicts:
+        total[verdict.label] += 1
+        clean[verdict.label] += verdict.clean_correct
+        robust[verdict.label] += verdict.robust
+    return [
+        ClassAccuracy(label, Accuracy.of(clean[label], n), Accuracy.of(robust[label], n))
+        for label, n in sorted(total.items())
+    ]
+
+
+def chosen(rows: list[ClassAccuracy]) -> tuple[list[ClassAccuracy], str]:
+    """The rows to print and what to call them: all of few, else the least robust."""
+    if len(rows) <= _SHOWN:
+        return rows, "per class"
+    weakest = sorted(rows, key=lambda row: (row.robust.value, row.label))[:_WEAKEST]
+    return weakest, f"the {_WEAKEST} least robust of {len(rows)} classes"
