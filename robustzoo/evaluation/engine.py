@@ -20,6 +20,7 @@ from robustzoo.attacks.searches import SEARCHES
 from robustzoo.cards.witnesses import compact
 from robustzoo.evaluation.guards import GuardError
 from robustzoo.evaluation.ledger import CLEAN, Broken, Finding
+from robustzoo.evaluation.machine import ran_out_of_memory
 from robustzoo.evaluation.witnessing import Candidate, make_witnesses
 from robustzoo.registry import ThreatModel
 
@@ -117,13 +118,6 @@ _HAND_ON_SECONDS = 5.0
 
 class OutOfMemory(GuardError):
     """Not even one image at a time fits into the memory."""
-
-
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether torch raised `error` because an allocation failed, on a GPU or on the CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
-    )
 
 
 class _Feed:

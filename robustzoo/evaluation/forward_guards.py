@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from robustzoo.evaluation.guards import GuardError, input_shape, probe_images
+from robustzoo.evaluation.machine import ran_out_of_memory
 
 # Two forwards of the same sample may differ by rounding (another batch shape picks another kernel): by this
 # share of what separates classes and images (`_scale`), and of the logit itself. Dropout, batch statistics
@@ -90,8 +91,24 @@ def check_micro_batch(
 
     Raises:
         GuardError: the model answers otherwise there than for four images, or by what else is in the batch;
-            its gradient is another one, or missing.
+            its gradient is another one, or missing. (Where that shape does not fit into memory the next
+            smaller one is tried, as the attacks then do.)
     """
+    try:
+        _check_shape(model, images, size, device, gradients=gradients, random=random)
+    except Exception as error:
+        if size == 1 or not ran_out_of_memory(error):
+            raise
+        smaller = size // 2
+    else:
+        return
+    check_micro_batch(model, images, smaller, device, gradients=gradients, random=random)
+
+
+def _check_shape(
+    model: nn.Module, images: list[Tensor], size: int, device: torch.device, *, gradients: bool, random: bool
+) -> None:
+    """`check_micro_batch` at one shape."""
     few = probe_images(images).to(device)
     others = torch.stack([images[i % len(images)] for i in range(size)]).to(device)
     kept = min(4, size)
@@ -216,7 +233,9 @@ def _check_unchanged(given: Tensor, x: Tensor) -> None:
 
 
 def _failure(x: Tensor, error: Exception) -> GuardError:
-    """What to say of a model that raised `error`, whatever it is, on the images x."""
+    """What to say of a model that raised `error`, whatever it is but a full memory, on the images x."""
+    if ran_out_of_memory(error):
+        raise error
     said = str(error).strip().removesuffix(".") or type(error).__name__
     if said.startswith("Guard failed"):  # of torch.export, which holds an axis for constant unless told
         said += ". It was exported for inputs of one shape: export it with dynamic_shapes for the batch"

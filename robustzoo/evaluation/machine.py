@@ -155,3 +155,10 @@ def seconds_per_pass(
         return forward_seconds, 0.0
     both()
     return forward_seconds, max(min(both(), both()) - forward_seconds, 0.0)
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether torch raised `error` because an allocation failed, on a GPU or on the CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+    )

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from robustzoo.evaluation import machine
-from robustzoo.evaluation.engine import OutOfMemory, ran_out_of_memory
+from robustzoo.evaluation.engine import OutOfMemory
+from robustzoo.evaluation.machine import ran_out_of_memory
 
 # Large enough to keep one core busy on small images, small enough for a laptop at 224 pixels. On a CPU twice
 # the images take twice the time from about here on, so that a trial would only make the shape, and with it

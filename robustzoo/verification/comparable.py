@@ -77,6 +77,8 @@ def open_stated(
             f"({', '.join(DATASETS)}): pass the images as data=..., on the command line --data DIR"
         )
     if catalogued and _is_plain_folder(data):
+        if not Path(data).is_dir():
+            raise VerificationError(f"data is {str(data)!r}; expected a folder of images: no such folder")
         # A folder of the dataset's files, as `evaluate` takes it; without files it is for other claims.
         data, data_root = stated["id"], None if stated["id"] in WITHOUT_FILES else data
     channels, height, width = stated["image_shape"]

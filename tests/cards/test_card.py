@@ -12,7 +12,7 @@ from robustzoo.cards import CardError, Claim, Evidence, lint_card, render_card
 from robustzoo.cards.metadata import read_block
 from robustzoo.cards.render import SECTIONS
 from robustzoo.registry import all_names, published, recipe
-from robustzoo.registry.catalog import DATASETS, LOSSES
+from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, LOSSES
 
 NAME = "vit_micro2.digits_linf.trades_trh"
 SHA256 = "c" * 64
@@ -93,7 +93,9 @@ def test_both_checkpoints_of_a_hybrid_are_named(measured):
     text = render_card(*measured("hybrid_l16.imagenet_l2.at_awp"), SHA256)
     tags = ("vit_base_r50_s16_224.orig_in21k", "vit_large_patch16_224.augreg_in21k")
     assert read_block(text)["base_model"] == [f"timm/{tag}" for tag in tags]
-    assert all(f"[timm/{tag}](https://huggingface.co/timm/{tag}), revision unpinned" in text for tag in tags)
+    revisions = ARCHITECTURES["hybrid_l16"].init_revision.split("+")
+    for tag, revision in zip(tags, revisions, strict=True):
+        assert f"[timm/{tag}](https://huggingface.co/timm/{tag}), revision {revision}" in text
 
 
 def test_a_source_that_the_registry_had_stays_on_a_card_and_no_other_text_does(measured):

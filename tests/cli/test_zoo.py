@@ -89,7 +89,7 @@ def test_a_changed_recipe_says_so():
         (["verify", "model.pt"], "FILE.py:FUNCTION"),
         (["evaluate", "runs/x/model.safetensors"], "name the model folder"),
         *(([command, "a" * 5000], "a") for command in ("show", "recipe", "verify", "evaluate")),
-        *(([command, f"x:{'a' * 5000}"], "no installed package") for command in ("show", "recipe")),
+        *(([command, f"xy:{'a' * 5000}"], "no installed package") for command in ("show", "recipe")),
         (["verify", f"x:{'a' * 5000}"], "neither a model name nor a folder"),
         (["recipe", f"{'a' * 5000}.json"], "File name too long"),
         (["verify", f"a/{'b' * 5000}"], "neither a model name nor a folder"),

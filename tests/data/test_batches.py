@@ -142,5 +142,5 @@ def test_the_augmentation_s_crops_are_cut_while_reading():
         batch.x[batch.ids.argsort()] for batch in batches_of(dataset, order, 0, 2, augmentation="crop")
     )
     assert not torch.equal(first, second)
-    with pytest.raises(ValueError, match="one of none, fb, crop, got 'mixup'"):
+    with pytest.raises(ValueError, match="one of none, fb, crop, shift, got 'mixup'"):
         batches_of(dataset, order, 0, 1, augmentation="mixup")

@@ -50,7 +50,9 @@ def evaluated(folder, data="digits", **options):
 def strangers(n):
     """n images that are none of the digits, under their name."""
     x = torch.rand(n, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    return TensorSource(x, torch.arange(n) % 10, num_classes=10, key="digits")
+    images = TensorSource(x, torch.arange(n) % 10, num_classes=10)
+    images.key = "digits"
+    return images
 
 
 @pytest.mark.parametrize(
