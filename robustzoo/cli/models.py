@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robustzoo.cli.say import say
-from robustzoo.hub.names import refuse_unpublished, registered_entry
+import click
+
+from robustzoo.cli.output import say
+from robustzoo.hub.names import is_folder, refuse_unpublished, registered_entry, shortened
 
 if TYPE_CHECKING:
     from torch import nn
 
     from robustzoo.data import ImageDataset
+    from robustzoo.registry import Recipe
 
 _FACTORY = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]+)")
 _TIMM, _HUB = "timm:", "hf-hub:"
@@ -63,6 +66,26 @@ def refuse_unknown(text: str) -> None:
         registered = registered_entry(text)
         if registered is not None:
             refuse_unpublished(registered)
+
+
+def recipe_of(model: str) -> Recipe | None:
+    """The recipe of a registry name with weights; None for a folder or a Hub reference, not looked into here.
+
+    Raises:
+        UnknownName, IncompatibleName, NotPublished: as `robustzoo.load`.
+        click.UsageError: no such folder.
+    """
+    registered = registered_entry(model)
+    if registered is not None:
+        refuse_unpublished(registered)
+        return registered.recipe
+    folder = Path(model.removeprefix("local-dir:"))
+    if not model.startswith("hf-hub:") and not is_folder(folder):
+        raise click.UsageError(
+            f"{shortened(folder)} is not a folder; expected a model folder (model.safetensors and "
+            "config.json), or a name that `robustzoo ls` lists"
+        )
+    return None
 
 
 def open_model(text: str) -> OpenedModel:

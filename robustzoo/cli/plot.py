@@ -11,7 +11,7 @@ import click
 
 from robustzoo import atomic_files
 from robustzoo.cli.options import FileToWrite
-from robustzoo.cli.say import say
+from robustzoo.cli.output import say
 
 Record = dict[str, Any]
 

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustzoo.cli.json_errors import BAD_INPUT, JsonErrors, error_document, message_of, passes_through
 from robustzoo.cli.models import refuse_unknown
 from robustzoo.cli.options import classes, data, data_root, workers
-from robustzoo.cli.say import say, say_error
+from robustzoo.cli.output import (
+    BAD_INPUT,
+    JsonErrors,
+    error_document,
+    message_of,
+    passes_through,
+    say,
+    say_error,
+)
 
 if TYPE_CHECKING:
     from robustzoo.verification.verify import VerificationReport

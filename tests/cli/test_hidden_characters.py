@@ -12,8 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from robustzoo.cli import group
-from robustzoo.cli.json_errors import message_of
-from robustzoo.cli.say import say_error
+from robustzoo.cli.output import message_of, say_error
 from robustzoo.registry.entries import entry
 
 NAME = "vit_micro2.digits_linf.at_base"
@@ -124,7 +123,7 @@ def test_texts_of_cards_configs_and_names_are_harmless(folder, hidden):
 def test_names_that_a_shell_found_are_harmless(tmp_path, monkeypatch, command, hidden):
     monkeypatch.chdir(tmp_path)
     code, printed = run(command, f"x{hidden}y")
-    assert code == (0 if command == "ls" else 2)
+    assert code == (1 if command == "ls" else 2)
     assert_harmless(printed)
 
 
