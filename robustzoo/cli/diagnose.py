@@ -20,9 +20,10 @@ from robustzoo.cli.options import (
 )
 from robustzoo.cli.output import JsonErrors, own_output, say, table
 from robustzoo.cli.studies import lambda_sweep, two_moons
+from robustzoo.diagnostics.bound import Guarantee, Prior
+from robustzoo.errors import RobustzooError
 
 if TYPE_CHECKING:
-    from robustzoo.diagnostics.bound import Prior
     from robustzoo.diagnostics.model_loss import Points
     from robustzoo.models import PixelModel
     from robustzoo.registry import Recipe
@@ -133,34 +134,22 @@ def bound(
     x, which says whether that order is enough. The prior is given by --sigma0 and --beta, or by
     --lambda = sigma0^2 / 2 and --gamma = 1 / (2 beta sigma0^2).
     """
-    from robustzoo.diagnostics.bound import BoundError
-
     if (sigma0 is None) != (beta is None) or (
         sigma0 is not None and (trh_lambda is not None or trh_gamma is not None)
     ):
-        raise BoundError("give --sigma0 together with --beta, or --lambda and --gamma, not a mixture")
+        raise RobustzooError("give --sigma0 together with --beta, or --lambda and --gamma, not a mixture")
     known = recipe_of(model)
     check_data_root(data_root, known)
     complete = sigma0 is not None or (trh_lambda is not None and trh_gamma is not None)
     if complete or known is not None:
         _prior(known, sigma0, beta, trh_lambda, trh_gamma)
 
-    from robustzoo.diagnostics.model_bound import model_bound, report
+    from robustzoo.diagnostics.model_bound import Draws, model_bound, report
 
     loaded, points, samples = _load(model, data_root, split, n, seed)
     prior = _prior(loaded.recipe, sigma0, beta, trh_lambda, trh_gamma)
-    found = model_bound(
-        loaded,
-        points,
-        prior,
-        samples=samples,
-        probes=probes,
-        weights=weights,
-        seed=seed,
-        stop_gradient=stop_gradient,
-        tau=tau,
-        sub_gaussian=sub_gaussian,
-    )
+    guarantee, draws = Guarantee(samples, tau, sub_gaussian), Draws(probes, weights, seed)
+    found = model_bound(loaded, points, prior, guarantee, draws, stop_gradient)
     say(json.dumps(found, indent=1) if as_json else report(found))
 
 
@@ -171,9 +160,7 @@ def _prior(
     trh_lambda: float | None,
     trh_gamma: float | None,
 ) -> Prior:
-    """The prior of the options; what they leave open is the recipe's. Raises BoundError where none is."""
-    from robustzoo.diagnostics.bound import Prior
-
+    """The prior of the options; what they leave open is the recipe's. Raises RobustzooError where none is."""
     if sigma0 is not None:
         return Prior(sigma0**2, beta)
     if made is not None:
@@ -234,15 +221,15 @@ def hessian(
     check_data_root(data_root, recipe_of(model))
 
     from robustzoo.diagnostics.hessian import LossHessian
-    from robustzoo.diagnostics.layer_table import COLUMNS, SPECTRUM_COLUMNS, layer_table, spectrum_table
     from robustzoo.diagnostics.model_loss import loss_function, top_layer_trace
     from robustzoo.diagnostics.results import write_csv
+    from robustzoo.diagnostics.spectrum import COLUMNS, SPECTRUM_COLUMNS, layer_table, spectrum_table
 
     loaded, points, _ = _load(model, data_root, split, n, seed)
     loss, parameters = loss_function(loaded, points, stop_gradient=stop_gradient, double=double)
     names = [name for name, p in parameters.items() if not weights_only or p.ndim > 1]
     whole = LossHessian(loss, parameters, names)
-    rows = layer_table(whole, probes=probes, seed=seed, exact_up_to=exact_up_to, eigenvalues=eigenvalues)
+    rows = layer_table(whole, probes=probes, seed=seed, exact_up_to=exact_up_to, extremes=eigenvalues)
     say(f"{loaded.name}: loss {loaded.recipe.loss} = {whole.loss.item():.6g} on {len(points.y)} images")
     say(table([list(COLUMNS), *[[_cell(row[key]) for key in COLUMNS] for row in rows]]))
     top = top_layer_trace(loaded, points, stop_gradient=stop_gradient)
@@ -269,7 +256,7 @@ def masking(model: str, as_json: bool, **options) -> None:
     clean accuracy that changes.
     """
     refuse_unknown(model)
-    from robustzoo.diagnostics.masking import probe_masking
+    from robustzoo.diagnostics.masking_probe import probe_masking
 
     with own_output(as_json):
         loaded = open_model(model)

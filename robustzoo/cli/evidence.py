@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from robustzoo.atomic_files import write_bytes, write_text
+from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.masking import masking_signs
+from robustzoo.cards.published import all_evidence
 from robustzoo.cli.options import FileToWrite, data_root
 from robustzoo.cli.output import JsonErrors, say
+from robustzoo.errors import RobustzooError
+from robustzoo.reports import comparison
 
 if TYPE_CHECKING:
-    from robustzoo.cards.evidence import Evidence
     from robustzoo.data import ImageDataset
 
 
@@ -56,7 +61,6 @@ def report(
         say(text(document, details=True, others=others))
     if html_file is None and png_file is None:
         return
-    from robustzoo.atomic_files import write_bytes, write_text
     from robustzoo.reports.figure import choose_pictures, png
     from robustzoo.reports.html import html
 
@@ -75,13 +79,10 @@ def report(
 
 def _open(place: str) -> tuple[Evidence, Path, list[Evidence]]:
     """The Evidence that is meant, its file, and the folder's other ones."""
-    from robustzoo.cards.evidence import Evidence
-    from robustzoo.cards.published import all_evidence
     from robustzoo.hub.load import resolve_folder
-    from robustzoo.reports.comparison import is_file
     from robustzoo.verification.comparable import evidence_documents
 
-    if is_file(place):
+    if comparison.is_file(place):
         return Evidence.load(place), Path(place), []
     folder = resolve_folder(place)
     files = {document.deterministic_bytes(): path for document, path in evidence_documents(folder)}
@@ -100,21 +101,19 @@ def _open(place: str) -> tuple[Evidence, Path, list[Evidence]]:
 def _dataset(document: Evidence, data: str | None, data_root: Path | None) -> ImageDataset | None:
     """The clean images; None where they cannot be read and were not asked for."""
     from robustzoo.data import DataError, MissingData
-    from robustzoo.verification.comparable import open_stated
-    from robustzoo.verification.report import VerificationError
+    from robustzoo.verification.comparable import open_stated, refuse_unread
 
+    refuse_unread(data, [document])
     try:
         return open_stated(document, data, data_root)
-    except (DataError, MissingData, VerificationError):
+    except (RobustzooError, DataError, MissingData):
         if data is not None or data_root is not None:
             raise
         return None
 
 
 def _numbers(document: Evidence, others: list[Evidence]) -> dict[str, Any]:
-    from robustzoo.cards.masking import masking_signs
-    from robustzoo.reports.figure import stages
-    from robustzoo.reports.text import per_class
+    from robustzoo.reports.text import per_class, stages
 
     return {
         "schema": "robustzoo.report/1",
@@ -137,9 +136,8 @@ def compare(a: str, b: str, as_json: bool) -> None:
     Prints the paired table, the exact McNemar test and the interval of the difference. Refused (exit code 2)
     where images, threat model or protocol differ.
     """
-    from robustzoo.reports.comparison import compare as run
 
-    result = run(stored_evidence(a), stored_evidence(b))
+    result = comparison.compare(stored_evidence(a), stored_evidence(b))
     say(json.dumps(result.to_json(), indent=1) if as_json else result.text())
 
 
@@ -147,9 +145,8 @@ def stored_evidence(place: str):
     """The Evidence that a command's argument means: a file's, or those of a model's folder, main one
     first."""
     from robustzoo.hub.load import resolve_folder
-    from robustzoo.reports.comparison import is_file, open_evidence
 
-    return open_evidence(place if is_file(place) else resolve_folder(place))
+    return comparison.open_evidence(place if comparison.is_file(place) else resolve_folder(place))
 
 
 @click.group()

@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from robustzoo.cli.output import say
+from robustzoo.studies.lambda_sweep import LAMBDAS, plan, run_sweep
+from robustzoo.studies.lambda_sweep.runs import read_lambdas, read_losses
 
 
 @click.command("two-moons")
@@ -78,16 +80,7 @@ def lambda_sweep(
     Needs a checkout of the repository (training/train.py). Measured on images kept out of training, never on
     test images: a lambda may be chosen by the result.
     """
-    from robustzoo.studies.lambda_sweep import LAMBDAS, run_sweep
-    from robustzoo.studies.lambda_sweep.planning import read_lambdas, read_losses
-
-    run_sweep(
-        out,
-        losses=read_losses(losses),
-        lambdas=LAMBDAS if lambdas is None else read_lambdas(lambdas),
-        steps=steps,
-        seed=seed,
-        resume=resume,
-        say=say,
-    )
+    chosen = LAMBDAS if lambdas is None else read_lambdas(lambdas)
+    runs = plan(out, losses=read_losses(losses), lambdas=chosen, steps=steps, seed=seed)
+    run_sweep(runs, resume=resume, say=say)
     say(f"wrote {out}")

@@ -21,6 +21,7 @@ from robustzoo.cli.output import (
     say,
     say_error,
 )
+from robustzoo.registry import list_models
 
 if TYPE_CHECKING:
     from robustzoo.verification.verify import VerificationReport
@@ -66,8 +67,6 @@ def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> No
     Exit code: 0 confirmed or consistent, 1 refuted, 2 bad input, 3 inconclusive, 4 not comparable;
     of several models, the worst: 2 before 1, 4 and 3. An error of one model does not stop the others.
     """
-    from robustzoo.registry import list_models
-
     names = list(models) or list_models(published_only=True)
     if options["card"] and len(names) != 1:
         raise click.UsageError("--card goes with exactly one MODEL")

@@ -12,7 +12,7 @@ from robustzoo.attacks.frozen import frozen
 from robustzoo.cards import Evidence
 from robustzoo.diagnostics.crosscheck import crosscheck
 from robustzoo.diagnostics.engines import Engine
-from robustzoo.diagnostics.masking import probe_masking
+from robustzoo.diagnostics.masking_probe import probe_masking
 from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.reports.comparison import compare
 from robustzoo.verification.verify import verify
