@@ -135,7 +135,6 @@ def test_a_mode_that_an_attack_changes_is_put_back():
 def test_verification_leaves_no_trace(folder, mode, monkeypatch):
     """The folder's own model, with a table in its forward."""
     from robustzoo.models.folder import read_folder
-    from robustzoo.verification import verify
 
     kept = []
 
