@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from robustzoo.cli.json_errors import message_of, passes_through, report_error
-from robustzoo.cli.say import say_error
+from robustzoo.cli.output import message_of, passes_through, report_error, say_error
 from robustzoo.printable import printable
 from robustzoo.unfailing_stream import keep_messages_from_failing
 
@@ -26,8 +25,8 @@ _COMMANDS = {
     "evaluate": "evaluate",
     "evidence": "evidence",
     "verify": "verify",
-    "report": "report",
-    "compare": "compare",
+    "report": "evidence",
+    "compare": "evidence",
     "crosscheck": "crosscheck",
     "diagnose": "diagnose",
     "plot": "plot",

@@ -6,11 +6,9 @@ import json
 
 import click
 
-from robustzoo.cli.json_errors import JsonErrors
 from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import attacked_model
-from robustzoo.cli.own_output import own_output
-from robustzoo.cli.say import say
+from robustzoo.cli.output import JsonErrors, own_output, say
 
 
 @click.command(cls=JsonErrors)

@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from robustzoo.cli.before_torch import FiniteRange, check_data_root, recipe_of
-from robustzoo.cli.masking import masking
-from robustzoo.cli.options import FileToWrite, data_root, seed, together
-from robustzoo.cli.say import say
+from robustzoo.cli.models import open_model, recipe_of, refuse_unknown
+from robustzoo.cli.options import (
+    FileToWrite,
+    FiniteRange,
+    attacked_model,
+    check_data_root,
+    data_root,
+    seed,
+    together,
+)
+from robustzoo.cli.output import JsonErrors, own_output, say, table
+from robustzoo.cli.studies import lambda_sweep, two_moons
+from robustzoo.diagnostics.bound import Guarantee, Prior
+from robustzoo.errors import RobustzooError
 
 if TYPE_CHECKING:
-    from robustzoo.diagnostics.bound import Prior
     from robustzoo.diagnostics.model_loss import Points
     from robustzoo.models import PixelModel
     from robustzoo.registry import Recipe
@@ -25,7 +34,8 @@ def diagnose() -> None:
     """Hessian, PAC-Bayes bound, gradient masking, and the studies of the paper."""
 
 
-diagnose.add_command(masking)
+diagnose.add_command(two_moons)
+diagnose.add_command(lambda_sweep)
 
 
 _POSITIVE = FiniteRange(min=0, min_open=True)
@@ -124,34 +134,22 @@ def bound(
     x, which says whether that order is enough. The prior is given by --sigma0 and --beta, or by
     --lambda = sigma0^2 / 2 and --gamma = 1 / (2 beta sigma0^2).
     """
-    from robustzoo.diagnostics.bound import BoundError
-
     if (sigma0 is None) != (beta is None) or (
         sigma0 is not None and (trh_lambda is not None or trh_gamma is not None)
     ):
-        raise BoundError("give --sigma0 together with --beta, or --lambda and --gamma, not a mixture")
+        raise RobustzooError("give --sigma0 together with --beta, or --lambda and --gamma, not a mixture")
     known = recipe_of(model)
     check_data_root(data_root, known)
     complete = sigma0 is not None or (trh_lambda is not None and trh_gamma is not None)
     if complete or known is not None:
         _prior(known, sigma0, beta, trh_lambda, trh_gamma)
 
-    from robustzoo.diagnostics.model_bound import model_bound, report
+    from robustzoo.diagnostics.model_bound import Draws, model_bound, report
 
     loaded, points, samples = _load(model, data_root, split, n, seed)
     prior = _prior(loaded.recipe, sigma0, beta, trh_lambda, trh_gamma)
-    found = model_bound(
-        loaded,
-        points,
-        prior,
-        samples=samples,
-        probes=probes,
-        weights=weights,
-        seed=seed,
-        stop_gradient=stop_gradient,
-        tau=tau,
-        sub_gaussian=sub_gaussian,
-    )
+    guarantee, draws = Guarantee(samples, tau, sub_gaussian), Draws(probes, weights, seed)
+    found = model_bound(loaded, points, prior, guarantee, draws, stop_gradient)
     say(json.dumps(found, indent=1) if as_json else report(found))
 
 
@@ -162,9 +160,7 @@ def _prior(
     trh_lambda: float | None,
     trh_gamma: float | None,
 ) -> Prior:
-    """The prior of the options; what they leave open is the recipe's. Raises BoundError where none is."""
-    from robustzoo.diagnostics.bound import Prior
-
+    """The prior of the options; what they leave open is the recipe's. Raises RobustzooError where none is."""
     if sigma0 is not None:
         return Prior(sigma0**2, beta)
     if made is not None:
@@ -225,17 +221,17 @@ def hessian(
     check_data_root(data_root, recipe_of(model))
 
     from robustzoo.diagnostics.hessian import LossHessian
-    from robustzoo.diagnostics.layer_table import COLUMNS, SPECTRUM_COLUMNS, layer_table, spectrum_table
     from robustzoo.diagnostics.model_loss import loss_function, top_layer_trace
     from robustzoo.diagnostics.results import write_csv
+    from robustzoo.diagnostics.spectrum import COLUMNS, SPECTRUM_COLUMNS, layer_table, spectrum_table
 
     loaded, points, _ = _load(model, data_root, split, n, seed)
     loss, parameters = loss_function(loaded, points, stop_gradient=stop_gradient, double=double)
     names = [name for name, p in parameters.items() if not weights_only or p.ndim > 1]
     whole = LossHessian(loss, parameters, names)
-    rows = layer_table(whole, probes=probes, seed=seed, exact_up_to=exact_up_to, eigenvalues=eigenvalues)
+    rows = layer_table(whole, probes=probes, seed=seed, exact_up_to=exact_up_to, extremes=eigenvalues)
     say(f"{loaded.name}: loss {loaded.recipe.loss} = {whole.loss.item():.6g} on {len(points.y)} images")
-    say(_table([list(COLUMNS), *[[_cell(row[key]) for key in COLUMNS] for row in rows]]))
+    say(table([list(COLUMNS), *[[_cell(row[key]) for key in COLUMNS] for row in rows]]))
     top = top_layer_trace(loaded, points, stop_gradient=stop_gradient)
     without = " (of the loss without S2O's term)" if "s2o" in loaded.recipe.defences else ""
     say(f"top-layer weight, closed form: trace {top:.6g}{without}")
@@ -250,90 +246,25 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _table(rows: list[list[str]]) -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+@diagnose.command(cls=JsonErrors)
+@attacked_model
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable result, and errors.")
+def masking(model: str, as_json: bool, **options) -> None:
+    """Look for signs of gradient masking in MODEL (named as for `evaluate`), and say them in words.
 
-
-@diagnose.command("two-moons")
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the results."
-)
-@click.option("--epochs", type=click.IntRange(min=1), default=100, show_default=True)
-@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="How many: 0, 1, ...")
-@click.option(
-    "--probes", type=click.IntRange(min=2), default=16, show_default=True, help="Hutchinson probes."
-)
-@click.option("--workers", type=click.IntRange(min=1), help="Processes; default: one per core.")
-@click.option(
-    "--batch-size",
-    "batch_sizes",
-    type=click.IntRange(min=1),
-    multiple=True,
-    metavar="B",
-    help="Instead of the figures: a table of the traces after training in batches of B; repeatable.",
-)
-def two_moons(
-    out: Path, epochs: int, seeds: int, probes: int, workers: int | None, batch_sizes: tuple[int, ...]
-) -> None:
-    """The paper's two-moons study: traces and eigenvalue spreads over epochs, as two figures and CSV."""
-    from robustzoo.studies.two_moons import batches_summary, compare_batches, run_study, summary
-
-    if batch_sizes:
-        found = compare_batches(
-            out,
-            batch_sizes,
-            seeds=range(seeds),
-            epochs=epochs,
-            workers=workers,
-            on_run=lambda size, seed: click.echo(f"batch size {size}, seed {seed} done", err=True),
-        )
-        click.echo(batches_summary(found, epochs))
-        click.echo(f"wrote {out}")
-        return
-    rows = run_study(
-        out,
-        seeds=range(seeds),
-        epochs=epochs,
-        probes=probes,
-        workers=workers,
-        on_seed=lambda seed: say(f"seed {seed} done", err=True),
-    )
-    say(summary(rows))
-    say(f"wrote {out}")
-
-
-@diagnose.command("lambda-sweep")
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the results."
-)
-@click.option("--losses", default="at,trades", show_default=True, help="Comma-separated.")
-@click.option(
-    "--lambdas", metavar="L1,L2,...", help="Comma-separated; default: the values the paper searched."
-)
-@click.option(
-    "--steps", type=click.IntRange(min=1), help="Optimizer steps of each run; default: the recipe's."
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--resume", is_flag=True, help="Continue the sweep in --out.")
-def lambda_sweep(
-    out: Path, losses: str, lambdas: str | None, steps: int | None, seed: int, resume: bool
-) -> None:
-    """Train digits recipes with several lambdas and draw accuracy against lambda.
-
-    Needs a checkout of the repository (training/train.py). Measured on images kept out of training, never on
-    test images: a lambda may be chosen by the result.
+    Zero gradients, a loss that gradient steps do not raise, Square doing better than gradient attacks, and a
+    clean accuracy that changes.
     """
-    from robustzoo.studies.lambda_sweep import LAMBDAS, run_sweep
-    from robustzoo.studies.lambda_sweep.planning import read_lambdas, read_losses
+    refuse_unknown(model)
+    from robustzoo.diagnostics.masking_probe import probe_masking
 
-    run_sweep(
-        out,
-        losses=read_losses(losses),
-        lambdas=LAMBDAS if lambdas is None else read_lambdas(lambdas),
-        steps=steps,
-        seed=seed,
-        resume=resume,
-        say=say,
-    )
-    say(f"wrote {out}")
+    with own_output(as_json):
+        loaded = open_model(model)
+        found = probe_masking(
+            loaded.module,
+            loaded.images(options),
+            options.pop("threat_model"),
+            name=loaded.name,
+            **options,
+        )
+    say(json.dumps(found.to_json(), indent=1) if as_json else found.text())

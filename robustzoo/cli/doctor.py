@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from robustzoo.cli.say import say
+from robustzoo.cli.output import say
 
 LIBRARIES = ("robustzoo", "torch", "torchvision", "timm", "deepspeed", "safetensors", "numpy", "ninja")
 SECONDS = 180  # longest wait for DeepSpeed's own report, which imports torch twice

@@ -8,12 +8,10 @@ from typing import Any
 
 import click
 
-from robustzoo.cli.json_errors import JsonErrors
 from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import images as image_options
 from robustzoo.cli.options import seed, workers
-from robustzoo.cli.own_output import own_output
-from robustzoo.cli.say import say
+from robustzoo.cli.output import JsonErrors, own_output, say
 
 
 @click.command(cls=JsonErrors)

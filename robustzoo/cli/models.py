@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robustzoo.cli.say import say
-from robustzoo.hub.names import refuse_unpublished, registered_entry
+import click
+
+from robustzoo.cli.output import say
+from robustzoo.errors import RobustzooError
+from robustzoo.hub.names import is_folder, refuse_unpublished, registered_entry, shortened
 
 if TYPE_CHECKING:
     from torch import nn
 
     from robustzoo.data import ImageDataset
+    from robustzoo.registry import Recipe
 
 _FACTORY = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]+)")
 _TIMM, _HUB = "timm:", "hf-hub:"
-
-
-class ModelArgumentError(ValueError):
-    """What was named is no model, or the function that should make one does not."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class OpenedModel:
     def images(self, options: dict[str, Any]) -> ImageDataset:
         """The images that the options of `robustzoo.cli.options.images` mean, which are taken out of them.
 
-        Raises: ModelArgumentError where none are named and it has none of its own; DataError, MissingData.
+        Raises: RobustzooError where none are named and it has none of its own; DataError, MissingData.
         """
         from robustzoo.evaluation.prepare import FolderOptions, open_samples
 
@@ -48,7 +48,7 @@ class OpenedModel:
         reading = {key: options.pop(key) for key in ("resize", "crop", "interpolation", "classes")}
         if given is not None:
             return open_samples(given, self.module, data_root, FolderOptions(**reading))
-        raise ModelArgumentError(
+        raise RobustzooError(
             "this model has no dataset of its own: name one, or a folder with one sub-folder of images per "
             "class, with --data (and the threat model with --threat-model, for example linf:8/255)"
         )
@@ -65,6 +65,26 @@ def refuse_unknown(text: str) -> None:
             refuse_unpublished(registered)
 
 
+def recipe_of(model: str) -> Recipe | None:
+    """The recipe of a registry name with weights; None for a folder or a Hub reference, not looked into here.
+
+    Raises:
+        UnknownName, IncompatibleName, NotPublished: as `robustzoo.load`.
+        click.UsageError: no such folder.
+    """
+    registered = registered_entry(model)
+    if registered is not None:
+        refuse_unpublished(registered)
+        return registered.recipe
+    folder = Path(model.removeprefix("local-dir:"))
+    if not model.startswith("hf-hub:") and not is_folder(folder):
+        raise click.UsageError(
+            f"{shortened(folder)} is not a folder; expected a model folder (model.safetensors and "
+            "config.json), or a name that `robustzoo ls` lists"
+        )
+    return None
+
+
 def open_model(text: str) -> OpenedModel:
     """The model that an argument means.
 
@@ -73,11 +93,11 @@ def open_model(text: str) -> OpenedModel:
             arguments; "timm:NAME"; "hf-hub:OWNER/REPO[@REVISION]".
 
     Raises:
-        ModelArgumentError: the file or its function does not give a module, or no function is named.
+        RobustzooError: the file or its function does not give a module, or no function is named.
         ForeignModelError, HubError and what `robustzoo.load` raises: see there.
     """
     if _is_file(text):
-        raise ModelArgumentError(f"{text} names no function; expected FILE.py:FUNCTION")
+        raise RobustzooError(f"{text} names no function; expected FILE.py:FUNCTION")
     match = _FACTORY.fullmatch(text)
     if match is not None:
         return OpenedModel(
@@ -111,19 +131,19 @@ def _made_by(file: Path, name: str) -> nn.Module:
     made = getattr(_imported(file), name, None)
     where = f"{file}:{name}"
     if made is None:
-        raise ModelArgumentError(f"{file} has no function {name!r}; it has {_functions(file)}")
+        raise RobustzooError(f"{file} has no function {name!r}; it has {_functions(file)}")
     if not isinstance(made, nn.Module):
         if not callable(made):
-            raise ModelArgumentError(
+            raise RobustzooError(
                 f"{where} is a {type(made).__name__}; expected a function without arguments that returns the "
                 "model"
             )
         try:
             made = made()
         except (Exception, SystemExit) as error:  # its sys.exit is not ours, which says what happened
-            raise ModelArgumentError(f"{where} failed: {_told(error, file)}") from error
+            raise RobustzooError(f"{where} failed: {_told(error, file)}") from error
     if not isinstance(made, nn.Module):
-        raise ModelArgumentError(
+        raise RobustzooError(
             f"{where} returned a {type(made).__name__}; expected a torch.nn.Module from pixels (B, C, H, W) "
             "in [0, 1] to logits (B, K), in eval mode"
         )
@@ -133,25 +153,25 @@ def _made_by(file: Path, name: str) -> nn.Module:
 def _imported(file: Path) -> Any:
     """The file as a module, under the name that worker processes can import it by."""
     if not file.is_file():
-        raise ModelArgumentError(f"there is no file {file}; expected FILE.py:FUNCTION")
+        raise RobustzooError(f"there is no file {file}; expected FILE.py:FUNCTION")
     say(f"running {file}: what it does, it does with your rights", err=True)
     folder, stem = str(file.resolve().parent), file.stem
     if not stem.isidentifier():
-        raise ModelArgumentError(f"{file} cannot be imported: {stem!r} is no name of Python; rename the file")
+        raise RobustzooError(f"{file} cannot be imported: {stem!r} is no name of Python; rename the file")
     # Behind everything else: the file's neighbours must not replace installed packages.
     if folder not in sys.path:
         sys.path.append(folder)
     known = sys.modules.get(stem)
     found = getattr(known, "__file__", None) if known else getattr(_spec(stem), "origin", None)
     if found is None or Path(found).resolve() != file.resolve():
-        raise ModelArgumentError(
+        raise RobustzooError(
             f"{file} cannot be imported: {stem!r} already means {found or 'a module of Python'}; rename the "
             "file"
         )
     try:
         return importlib.import_module(stem)
     except (Exception, SystemExit) as error:
-        raise ModelArgumentError(f"{file} cannot be imported: {_told(error, file)}") from error
+        raise RobustzooError(f"{file} cannot be imported: {_told(error, file)}") from error
 
 
 def _spec(stem: str) -> Any:

@@ -1,7 +1,8 @@
-"""Options that several commands have, word for word."""
+"""Options that several commands have, word for word, and what their values tell before torch is loaded."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import click
 
 from robustzoo import atomic_files
+from robustzoo.registry import Recipe
+from robustzoo.registry.catalog import DATASETS
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -42,6 +45,37 @@ class FileToWrite(click.Path):
         if (reason := atomic_files.why_unwritable(file.parent)) is not None:
             self.fail(f"{file}: {reason}; choose another place", param, ctx)
         return file
+
+
+class FiniteRange(click.FloatRange):
+    """click.FloatRange, which lets NaN pass every limit, for finite numbers alone."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
+def check_data_root(data_root: Path | None, recipe: Recipe | None) -> None:
+    """Raise click.UsageError where the folder of a data set's files is absent, missing, or would not be read.
+
+    recipe: of the model, where it is known by now.
+    """
+    dataset = None if recipe is None else DATASETS[recipe.dataset]
+    if dataset is not None and not dataset.needs_files:
+        if data_root is not None:
+            raise click.UsageError(
+                f"--data-root {data_root}: {dataset.key} come with a dependency and need no data folder, so "
+                "leave it away"
+            )
+    elif data_root is not None and not data_root.expanduser().is_dir():
+        raise click.UsageError(f"--data-root {data_root}: no such folder; give the folder of the images")
+    elif dataset is not None and data_root is None:
+        raise click.UsageError(
+            f"{dataset.key} needs its images: add --data-root DIR, the folder that holds them "
+            f"(source: {dataset.source})"
+        )
 
 
 data_root = click.option(

@@ -11,7 +11,8 @@ import click
 
 from robustzoo import atomic_files
 from robustzoo.cli.options import FileToWrite
-from robustzoo.cli.say import say
+from robustzoo.cli.output import say
+from robustzoo.errors import RobustzooError
 
 Record = dict[str, Any]
 
@@ -20,10 +21,6 @@ GAP = "robust_gap"
 # Numbers of a step that are no terms of its loss.
 OTHERS = {"step", *ACCURACIES, GAP, "gradient_norm", "learning_rate", "trh_lambda", "epsilon"}
 OTHERS |= {"images_per_second", "loss_scale"}
-
-
-class PlotError(ValueError):
-    """A folder that has nothing to plot."""
 
 
 @click.command()
@@ -42,16 +39,16 @@ def read_log(run: Path) -> list[Record]:
     short, is left out.
 
     Raises:
-        PlotError: no log there, or none with a record.
+        RobustzooError: no log there, or none with a record.
     """
     path = run / "metrics.jsonl"
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise PlotError(f"{run} is no run folder: {error}; give the --out of a training") from error
+        raise RobustzooError(f"{run} is no run folder: {error}; give the --out of a training") from error
     records = [record for line in lines if (record := _record(line)) is not None]
     if not records:
-        raise PlotError(f"{path} has no record yet; a training writes one every --log-every steps")
+        raise RobustzooError(f"{path} has no record yet; a training writes one every --log-every steps")
     return records
 
 

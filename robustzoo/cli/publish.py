@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from robustzoo.cli.say import say
+from robustzoo.cli.output import say
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustzoo.cli.json_errors import BAD_INPUT, JsonErrors, error_document, message_of, passes_through
 from robustzoo.cli.models import refuse_unknown
 from robustzoo.cli.options import classes, data, data_root, workers
-from robustzoo.cli.say import say, say_error
+from robustzoo.cli.output import (
+    BAD_INPUT,
+    JsonErrors,
+    error_document,
+    message_of,
+    passes_through,
+    say,
+    say_error,
+)
+from robustzoo.registry import list_models
 
 if TYPE_CHECKING:
     from robustzoo.verification.verify import VerificationReport
@@ -59,8 +67,6 @@ def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> No
     Exit code: 0 confirmed or consistent, 1 refuted, 2 bad input, 3 inconclusive, 4 not comparable;
     of several models, the worst: 2 before 1, 4 and 3. An error of one model does not stop the others.
     """
-    from robustzoo.registry import list_models
-
     names = list(models) or list_models(published_only=True)
     if options["card"] and len(names) != 1:
         raise click.UsageError("--card goes with exactly one MODEL")

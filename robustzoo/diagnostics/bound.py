@@ -33,11 +33,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from robustzoo.errors import RobustzooError
+
 LINEAR_UP_TO = 0.1  # largest |x| at which x is within about 5 % of log(1 + x)
-
-
-class BoundError(ValueError):
-    """Parameters for which the bound says nothing."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Prior:
     """sigma0_squared: variance of the prior, > 0. beta: weight of the data against the prior, > 0.
 
     Raises:
-        BoundError: a value, or their product, that is not positive and finite.
+        RobustzooError: a value, or their product, that is not positive and finite.
     """
 
     sigma0_squared: float
@@ -54,9 +52,9 @@ class Prior:
     def __post_init__(self) -> None:
         for name, value in (("sigma0_squared", self.sigma0_squared), ("beta", self.beta)):
             if not (math.isfinite(value) and value > 0):
-                raise BoundError(f"{name} is {value}; expected a finite number above 0")
+                raise RobustzooError(f"{name} is {value}; expected a finite number above 0")
         if not 0 < self.sigma0_squared * self.beta < math.inf:
-            raise BoundError(
+            raise RobustzooError(
                 f"sigma0_squared {self.sigma0_squared:g} times beta {self.beta:g} is no finite number above 0"
             )
 
@@ -65,17 +63,17 @@ class Prior:
         """The prior that a recipe's lambda and gamma stand for.
 
         Raises:
-            BoundError: one of them is absent or not positive: no prior gives such an objective.
+            RobustzooError: one of them is absent or not positive: no prior gives such an objective.
         """
         for name, value in (("lambda", trh_lambda), ("gamma", trh_gamma)):
             if value is None or not (math.isfinite(value) and value > 0):
-                raise BoundError(
+                raise RobustzooError(
                     f"{name} is {'not set' if value is None else f'{value:g}'}; the bound needs lambda and "
                     "gamma above 0, as a TrH recipe has them: give both, or sigma0 and beta"
                 )
         product = 4.0 * trh_lambda * trh_gamma
         if product == 0.0 or math.isinf(1.0 / product):
-            raise BoundError(
+            raise RobustzooError(
                 f"lambda {trh_lambda:g} and gamma {trh_gamma:g} leave beta no finite number; give larger ones"
             )
         return cls(2.0 * trh_lambda, 1.0 / product)
@@ -140,41 +138,52 @@ class DiagonalTerm:
 
 
 @dataclass(frozen=True)
-class Bound:
-    """The bound's terms at given weights.
+class Guarantee:
+    """What C depends on beside beta.
 
     Args:
-        prior: sigma0^2 and beta.
-        robust_loss: L(theta), mean over the samples looked at.
-        square_norm: |theta|^2 over all parameters.
-        trace: Tr Hess L(theta), of the top layer (the paper's training objective) or of all parameters.
         samples: m, the size of the training set, at least 1.
         tau: 1 - confidence, in (0, 1].
         sub_gaussian: s^2 >= 0, an assumption about the loss; None: not made, so C is unknown.
 
     Raises:
-        BoundError: a value out of range.
+        RobustzooError: a value out of range.
     """
 
-    prior: Prior
-    robust_loss: float
-    square_norm: float
-    trace: float
     samples: int
     tau: float = 0.05
     sub_gaussian: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.tau <= 1:
-            raise BoundError(f"tau is {self.tau}; expected a probability in (0, 1]")
+            raise RobustzooError(f"tau is {self.tau}; expected a probability in (0, 1]")
         if self.samples < 1:
-            raise BoundError(f"samples is {self.samples}; expected at least 1")
+            raise RobustzooError(f"samples is {self.samples}; expected at least 1")
         if self.sub_gaussian is not None and not (
             math.isfinite(self.sub_gaussian) and self.sub_gaussian >= 0
         ):
-            raise BoundError(
+            raise RobustzooError(
                 f"sub_gaussian is {self.sub_gaussian}; expected a finite variance factor of at least 0"
             )
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The bound's terms at given weights.
+
+    Args:
+        prior: sigma0^2 and beta.
+        guarantee: samples, tau and what is assumed of the loss.
+        robust_loss: L(theta), mean over the samples looked at.
+        square_norm: |theta|^2 over all parameters.
+        trace: Tr Hess L(theta), of the top layer (the paper's training objective) or of all parameters.
+    """
+
+    prior: Prior
+    guarantee: Guarantee
+    robust_loss: float
+    square_norm: float
+    trace: float
 
     @property
     def norm_term(self) -> float:
@@ -194,14 +203,14 @@ class Bound:
     @property
     def confidence_term(self) -> float:
         """log(1/tau) / beta, the part of C that needs no assumption."""
-        return math.log(1.0 / self.tau) / self.prior.beta
+        return math.log(1.0 / self.guarantee.tau) / self.prior.beta
 
     @property
     def moment_term(self) -> float | None:
         """beta s^2 / (2 m), the bound on Psi / beta for a sub-Gaussian loss; None without that assumption."""
-        if self.sub_gaussian is None:
+        if self.guarantee.sub_gaussian is None:
             return None
-        return self.prior.beta * self.sub_gaussian / (2.0 * self.samples)
+        return self.prior.beta * self.guarantee.sub_gaussian / (2.0 * self.guarantee.samples)
 
     @property
     def total(self) -> float | None:

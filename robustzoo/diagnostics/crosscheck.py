@@ -9,7 +9,8 @@ from typing import Any
 from torch import nn
 
 from robustzoo.attacks.protocols import SINGLE_MEMBERS, protocol
-from robustzoo.diagnostics.engines import Engine, EngineError, open_engine
+from robustzoo.diagnostics.engines import Engine, open_engine
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.attack_run import robust_ids
 from robustzoo.evaluation.prepare import Prepared, prepared
 from robustzoo.evaluation.progress import Reporter
@@ -113,11 +114,11 @@ def crosscheck(
         options: device, micro_batch_size, data_root, name, as `evaluate`.
 
     Raises:
-        EngineError: an engine or attack that cannot be used. GuardError, DataError, ...: as `evaluate`.
+        RobustzooError: an engine or attack that cannot be used. GuardError, DataError, ...: as `evaluate`.
     """
     unknown = [attack for attack in attacks if attack not in SINGLE_MEMBERS]
     if unknown or not attacks or len(set(attacks)) != len(attacks):
-        raise EngineError(
+        raise RobustzooError(
             f"attacks are {', '.join(attacks) or 'none'}; expected some of {', '.join(SINGLE_MEMBERS)}, each "
             "once"
         )

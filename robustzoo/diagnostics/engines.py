@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from robustzoo.attacks.protocols import Member
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.machine import device_of
 from robustzoo.registry import ThreatModel
 
@@ -26,10 +27,6 @@ _MODULES = {"autoattack": ("pyautoattack", "autoattack"), "torchattacks": ("torc
 ENGINES = tuple(_MODULES)
 # The names that our members give to one algorithm.
 _APGD, _FAB = ("apgd", "apgd-l1"), ("fab", "fab-untargeted")
-
-
-class EngineError(ValueError):
-    """An engine that is not installed, cannot run an attack, or failed in it."""
 
 
 class Engine(ABC):
@@ -47,16 +44,16 @@ class Engine(ABC):
             member: whose algorithm, loss, iterations, restarts and targets it shall use.
 
         Raises:
-            EngineError: it has no such attack, or fails.
+            RobustzooError: it has no such attack, or fails.
         """
         try:
             # They print progress and warnings on their own.
             with contextlib.redirect_stdout(io.StringIO()):
                 return self.attack(member)(x.clone(), y.clone()).detach()
-        except EngineError:
+        except RobustzooError:
             raise
         except Exception as error:
-            raise EngineError(
+            raise RobustzooError(
                 f"{self.title} failed in {member.attack}: {type(error).__name__}: {error}. Leave this attack "
                 "out with --attacks"
             ) from error
@@ -65,8 +62,8 @@ class Engine(ABC):
     def attack(self, member: Member) -> Any:
         """The package's attack with the member's parameters, as a function of (x, y)."""
 
-    def _unknown(self, member: Member) -> EngineError:
-        return EngineError(
+    def _unknown(self, member: Member) -> RobustzooError:
+        return RobustzooError(
             f"{self.title} has no counterpart of {member.attack}; choose others with --attacks"
         )
 
@@ -117,7 +114,7 @@ class _TorchAttacks(Engine):
             "seed": self.seed,
         }
         if self.threat_model.norm == "l1":
-            raise EngineError(f"{self.title} has no L1 attacks of this kind; use --engine autoattack")
+            raise RobustzooError(f"{self.title} has no L1 attacks of this kind; use --engine autoattack")
         if member.algorithm in _APGD and member.targets:
             found = package.APGDT(self.model, steps=member.iterations, n_classes=member.targets + 1, **common)
         elif member.algorithm in _APGD and member.loss in ("cross-entropy", "dlr"):
@@ -150,10 +147,10 @@ def open_engine(name: str, model: nn.Module, threat_model: ThreatModel, seed: in
     """The engine called `name`, ready for a model that is frozen and in eval mode.
 
     Raises:
-        EngineError: no such engine, or its package is missing; the message gives the install line.
+        RobustzooError: no such engine, or its package is missing; the message gives the install line.
     """
     if name not in _MODULES:
-        raise EngineError(f"engine is {name!r}; expected one of {', '.join(ENGINES)}")
+        raise RobustzooError(f"engine is {name!r}; expected one of {', '.join(ENGINES)}")
     kind = _AutoAttack if name == "autoattack" else _TorchAttacks
     problems = []
     for module in _MODULES[name]:
@@ -161,7 +158,7 @@ def open_engine(name: str, model: nn.Module, threat_model: ThreatModel, seed: in
             return kind(importlib.import_module(module), model, threat_model, seed)
         except ImportError as error:
             problems.append(f"{module}: {error}")
-    raise EngineError(
+    raise RobustzooError(
         f"the engine {name} is not installed ({'; '.join(problems)}); it is optional: "
         f"pip install 'robustzoo[crosscheck]', or {_MODULES[name][0]} alone with pip install --no-deps "
         f"{_MODULES[name][0]}"

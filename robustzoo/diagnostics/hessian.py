@@ -14,14 +14,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from robustzoo import keyed_noise
+from robustzoo.errors import RobustzooError
 
 Parameters = Mapping[str, Tensor]
 LARGEST_MATRIX = 8_000  # parameters; float64, 512 MB
 _PURPOSE = "hessian-probe"
-
-
-class HessianError(ValueError):
-    """A request that the Hessian at hand cannot serve."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class LossHessian:
         size: number n of scalars in `names`.
 
     Raises:
-        HessianError: an unknown name, no name, or a loss that is no finite scalar.
+        RobustzooError: an unknown name, no name, or a loss that is no finite scalar.
     """
 
     def __init__(
@@ -72,7 +69,7 @@ class LossHessian:
         names = list(parameters) if names is None else list(names)
         unknown = [name for name in names if name not in parameters]
         if unknown or not names:
-            raise HessianError(
+            raise RobustzooError(
                 f"no parameter {unknown[0]!r}; there are: {', '.join(parameters)}"
                 if unknown
                 else "no parameters to differentiate with respect to; name at least one"
@@ -87,7 +84,7 @@ class LossHessian:
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             value = loss(dict(self._given))
             if value.ndim or not bool(value.isfinite()):
-                raise HessianError(
+                raise RobustzooError(
                     f"the loss is {value.detach().tolist()}; expected one finite number (a mean over samples)"
                 )
             gradients = torch.autograd.grad(
@@ -100,10 +97,10 @@ class LossHessian:
         """The diagonal block of one layer, as a Hessian of its own.
 
         Raises:
-            HessianError: no such layer.
+            RobustzooError: no such layer.
         """
         if layer not in self.layers:
-            raise HessianError(f"no layer {layer!r}; there are: {', '.join(self.layers)}")
+            raise RobustzooError(f"no layer {layer!r}; there are: {', '.join(self.layers)}")
         return LossHessian(self._loss, self._given, self.layers[layer], self._layer_of)
 
     def sizes(self) -> dict[str, int]:
@@ -157,10 +154,10 @@ class LossHessian:
             means of z_layer . (H z)_layer, z . H z and |H z|^2, each with its standard error.
 
         Raises:
-            HessianError: fewer than 2 probes, which have no standard error.
+            RobustzooError: fewer than 2 probes, which have no standard error.
         """
         if probes < 2:
-            raise HessianError(f"probes is {probes}; expected at least 2, for a standard error")
+            raise RobustzooError(f"probes is {probes}; expected at least 2, for a standard error")
         per_layer: dict[str, list[float]] = {layer: [] for layer in self.layers}
         norms = []
         for probe in range(probes):
@@ -188,10 +185,10 @@ class LossHessian:
         """The whole Hessian, (n, n), in the order of `names`; for n up to 8,000.
 
         Raises:
-            HessianError: a larger one.
+            RobustzooError: a larger one.
         """
         if self.size > LARGEST_MATRIX:
-            raise HessianError(
+            raise RobustzooError(
                 f"a Hessian of {self.size:,} parameters is too large for a matrix (at most "
                 f"{LARGEST_MATRIX:,}); use its extreme eigenvalues, or one layer's block (of_layer)"
             )

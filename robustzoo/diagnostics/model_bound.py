@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from robustzoo import keyed_noise
-from robustzoo.diagnostics.bound import LINEAR_UP_TO, Bound, Prior
+from robustzoo.diagnostics.bound import LINEAR_UP_TO, Bound, Guarantee, Prior
 from robustzoo.diagnostics.hessian import LossHessian
 from robustzoo.diagnostics.model_loss import Points, loss_function, square_norm, top_layer_trace
 from robustzoo.models.pixel_model import PixelModel
@@ -16,58 +17,60 @@ from robustzoo.models.pixel_model import PixelModel
 EXACT_UP_TO = 1000  # weights of a top layer whose second derivatives are all computed
 
 
+@dataclass(frozen=True)
+class Draws:
+    """How much is estimated at random, and with which seed.
+
+    Attributes:
+        probes: of Hutchinson's estimate of the trace of all parameters, at least 2.
+        weights: how many second derivatives case II looks at, at random places, at least 2; all where there
+            are no more, and in a top layer of at most `EXACT_UP_TO`.
+        seed: of probes and places.
+    """
+
+    probes: int = 32
+    weights: int = 128
+    seed: int = 0
+
+
 def model_bound(
     model: PixelModel,
     points: Points,
     prior: Prior,
-    *,
-    samples: int,
-    probes: int = 32,
-    weights: int = 128,
-    seed: int = 0,
+    guarantee: Guarantee,
+    draws: Draws = Draws(),
     stop_gradient: bool = True,
-    tau: float = 0.05,
-    sub_gaussian: float | None = None,
 ) -> dict[str, Any]:
     """Every term of the bound, with the top layer's trace (as trained) and with that of all parameters.
 
     Args:
         model: in eval mode, with a recipe.
         points: images at which loss and trace are measured: a part of the training set estimates both.
-        samples: m, the size of the training set.
-        probes: of Hutchinson's estimate of the trace of all parameters, at least 2.
-        weights: how many second derivatives case II looks at, at random places, at least 2; all where there
-            are no more, and in a top layer of at most `EXACT_UP_TO`.
-        seed: of probes and places.
         stop_gradient: see `model_loss.loss_function`.
-        tau, sub_gaussian: see `Bound`.
 
     Returns:
         JSON-able, with None where the paper and the options leave a number unknown.
-
-    Raises:
-        BoundError: tau, sub_gaussian or samples out of range.
     """
     loss, parameters = loss_function(model, points, stop_gradient=stop_gradient)
     hessian = LossHessian(loss, parameters)
     (head,) = (name for name, p in model.named_parameters() if p is model.head.weight)
     top_hessian = LossHessian(loss, parameters, [head])
     trace_top = top_layer_trace(model, points, stop_gradient=stop_gradient)
-    common = (prior, hessian.loss.item(), square_norm(model))
-    top = Bound(*common, trace_top, samples, tau, sub_gaussian)
-    _, whole, _ = hessian.probe(probes, seed)
-    full = Bound(*common, whole.value, samples, tau, sub_gaussian)
+    common = (prior, guarantee, hessian.loss.item(), square_norm(model))
+    top = Bound(*common, trace_top)
+    _, whole, _ = hessian.probe(draws.probes, draws.seed)
+    full = Bound(*common, whole.value)
     return {
         "model": model.name,
         "loss": model.recipe.loss,
         "images": len(points.y),
-        "training_samples_m": samples,
+        "training_samples_m": guarantee.samples,
         "sigma0_squared": prior.sigma0_squared,
         "beta": prior.beta,
         "lambda": prior.trh_lambda,
         "gamma": prior.trh_gamma,
-        "tau": tau,
-        "sub_gaussian": sub_gaussian,
+        "tau": guarantee.tau,
+        "sub_gaussian": guarantee.sub_gaussian,
         "robust_loss": top.robust_loss,
         "square_norm": top.square_norm,
         "norm_term": top.norm_term,
@@ -78,8 +81,8 @@ def model_bound(
         "trace_term_all": full.trace_term,
         "value_top": top.value,
         "value_all": full.value,
-        **_exact_forms("top", top, top_hessian, max(weights, EXACT_UP_TO), weights, seed),
-        **_exact_forms("all", full, hessian, weights, weights, seed),
+        **_exact_forms("top", top, top_hessian, max(draws.weights, EXACT_UP_TO), draws),
+        **_exact_forms("all", full, hessian, draws.weights, draws),
         "confidence_term": top.confidence_term,
         "moment_term": top.moment_term,
         "total_top": top.total,
@@ -88,12 +91,13 @@ def model_bound(
 
 
 def _exact_forms(
-    of: str, bound: Bound, hessian: LossHessian, exact_up_to: int, drawn: int, seed: int
+    of: str, bound: Bound, hessian: LossHessian, exact_up_to: int, draws: Draws
 ) -> dict[str, Any]:
     """Both exact forms of the trace's term, their arguments x, and whether the linear form holds."""
     size, places = hessian.size, None
     if size > exact_up_to:
-        places = keyed_noise.integers(seed, torch.arange(drawn), f"bound-weights/{of}", size, ()).flatten()
+        ids = torch.arange(draws.weights)
+        places = keyed_noise.integers(draws.seed, ids, f"bound-weights/{of}", size, ()).flatten()
     curvatures = hessian.diagonal(places).tolist()
     mean = bound.prior.argument(bound.trace / size)
     case_1 = bound.prior.spherical_term(bound.trace, size)

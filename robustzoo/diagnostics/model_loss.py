@@ -11,15 +11,12 @@ from torch import Tensor
 from torch.func import functional_call
 
 from robustzoo.data import ImageDataset
+from robustzoo.errors import RobustzooError
 from robustzoo.models.pixel_model import FeaturesAndLogits, PixelModel
 from robustzoo.objectives import trace_of_hessian
 from robustzoo.objectives.objective import Objective
 from robustzoo.registry import Recipe
 from robustzoo.registry.recipes import changed_name, science_digest
-
-
-class ModelLossError(ValueError):
-    """A model or data whose robust loss cannot be looked at."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +34,13 @@ def adversarial_points(
     """The first n images of a data set under the recipe's own training attack at its full radius.
 
     Raises:
-        ModelLossError: a model without a recipe, or n out of range.
+        RobustzooError: a model without a recipe, or n out of range.
     """
     if model.recipe is None:
-        raise ModelLossError("the model has no recipe, so its loss is unknown; load it by name or folder")
+        raise RobustzooError("the model has no recipe, so its loss is unknown; load it by name or folder")
     count = len(dataset) if n is None else n
     if not 1 <= count <= len(dataset):
-        raise ModelLossError(f"n is {n}; expected 1..{len(dataset)}, the images of {dataset.key}")
+        raise RobustzooError(f"n is {n}; expected 1..{len(dataset)}, the images of {dataset.key}")
     objective = Objective(model.recipe)
     made = []
     for start in range(0, count, batch):
@@ -120,9 +117,9 @@ def square_norm(model: PixelModel) -> float:
 
 def _recipe(model: PixelModel) -> Recipe:
     if model.recipe is None:
-        raise ModelLossError("the model has no recipe, so its loss is unknown; load it by name or folder")
+        raise RobustzooError("the model has no recipe, so its loss is unknown; load it by name or folder")
     if model.training:
-        raise ModelLossError("the model is in training mode; call model.eval() first")
+        raise RobustzooError("the model is in training mode; call model.eval() first")
     return model.recipe
 
 

@@ -1,8 +1,10 @@
-"""Eigenvalues of a loss's Hessian: all of them where it is small, the extremes and the density elsewhere."""
+"""Eigenvalues of a loss's Hessian: all of them where it is small, the extremes and the density elsewhere; and
+tables of them with a row per layer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,14 +12,19 @@ from scipy.linalg import eigh_tridiagonal
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
-from robustzoo.diagnostics.hessian import HessianError, LossHessian
+from robustzoo.diagnostics.hessian import LossHessian
+from robustzoo.errors import RobustzooError
+
+COLUMNS = ("layer", "parameters", "trace", "standard_error", "method", "smallest", "largest")
+SPECTRUM_COLUMNS = ("layer", "eigenvalue", "weight", "method")
+ALL = "all"
 
 
 def eigenvalues(hessian: LossHessian) -> Tensor:
     """All n eigenvalues, ascending, float64 (n,).
 
     Raises:
-        HessianError: the Hessian is too large for a matrix.
+        RobustzooError: the Hessian is too large for a matrix.
     """
     return torch.linalg.eigvalsh(hessian.matrix().double())
 
@@ -28,10 +35,10 @@ def extreme_eigenvalues(hessian: LossHessian, k: int = 1, seed: int = 0) -> tupl
     Exact where n <= 2 k + 1 or n <= 64; elsewhere to 1e-3 of the largest absolute value (float64: 1e-6).
 
     Raises:
-        HessianError: k is below 1 or above n, or the iteration does not converge.
+        RobustzooError: k is below 1 or above n, or the iteration does not converge.
     """
     if not 1 <= k <= hessian.size:
-        raise HessianError(f"k is {k}; expected 1..{hessian.size}, the number of parameters")
+        raise RobustzooError(f"k is {k}; expected 1..{hessian.size}, the number of parameters")
     if hessian.size <= max(2 * k + 1, 64):
         values = eigenvalues(hessian).numpy()
         return values[:k], values[-k:]
@@ -47,7 +54,7 @@ def extreme_eigenvalues(hessian: LossHessian, k: int = 1, seed: int = 0) -> tupl
         high = _largest(lambda v: reach * v + _product(hessian, v), start, k, tolerance) - reach
         low = reach - _largest(lambda v: reach * v - _product(hessian, v), start, k, tolerance)
     except ArpackNoConvergence as error:
-        raise HessianError(
+        raise RobustzooError(
             f"Lanczos did not converge on {hessian.size:,} parameters ({error}); compute in float64"
         ) from error
     return np.sort(low), np.sort(high)
@@ -76,10 +83,10 @@ def spectral_density(
         (nodes, weights), each (m,), nodes ascending; m is at most probes * steps.
 
     Raises:
-        HessianError: an argument out of range.
+        RobustzooError: an argument out of range.
     """
     if probes < 1 or steps < 1:
-        raise HessianError(f"probes is {probes} and steps {steps}; expected at least 1 each")
+        raise RobustzooError(f"probes is {probes} and steps {steps}; expected at least 1 each")
     nodes, weights = [], []
     for probe in range(probes):
         diagonal, below = _lanczos(hessian, _flat(hessian.signs(seed, probe)), min(steps, hessian.size))
@@ -124,3 +131,69 @@ def _product(hessian: LossHessian, flat: np.ndarray) -> np.ndarray:
 
 def _flat(vector: dict[str, Tensor]) -> np.ndarray:
     return torch.cat([v.detach().flatten() for v in vector.values()]).double().cpu().numpy()
+
+
+def layer_table(
+    hessian: LossHessian, *, probes: int = 32, seed: int = 0, exact_up_to: int = 1000, extremes: int = 1
+) -> list[dict[str, Any]]:
+    """Traces and extreme eigenvalues per layer, last the row "all".
+
+    A layer of at most `exact_up_to` parameters has its exact trace (standard_error 0), the others have
+    Hutchinson's estimate. smallest, largest: `extremes` of each, ascending, with spaces between.
+    """
+    estimates, whole, _ = hessian.probe(probes, seed)
+    rows, exact = [], 0
+    for layer, size in hessian.sizes().items():
+        block = hessian.of_layer(layer)
+        found = estimates[layer]
+        trace, error, method = found.value, found.standard_error, "hutchinson"
+        if size <= exact_up_to:
+            trace, error, method = sum(block.exact_traces().values()), 0.0, "exact"
+            exact += 1
+        rows.append(_row(layer, block, (trace, error, method), extremes, seed))
+    trace, error, method = whole.value, whole.standard_error, "hutchinson"
+    if exact == len(rows):
+        trace, error, method = sum(row["trace"] for row in rows), 0.0, "exact"
+    rows.append(_row(ALL, hessian, (trace, error, method), extremes, seed))
+    return rows
+
+
+def spectrum_table(
+    hessian: LossHessian, *, probes: int = 4, steps: int = 64, seed: int = 0, exact_up_to: int = 1000
+) -> list[dict[str, Any]]:
+    """The spectrum of each layer's block and of the whole: eigenvalues and the share (weight) of each.
+
+    Blocks of at most `exact_up_to` parameters have all their eigenvalues, the others the nodes of stochastic
+    Lanczos quadrature with `probes` vectors and `steps` steps.
+    """
+    rows = []
+    blocks = {layer: hessian.of_layer(layer) for layer in hessian.layers} | {ALL: hessian}
+    for layer, block in blocks.items():
+        if block.size <= exact_up_to:
+            values = eigenvalues(block).tolist()
+            weights, method = [1.0 / block.size] * block.size, "exact"
+        else:
+            nodes, shares = spectral_density(block, probes, steps, seed)
+            values, weights, method = nodes.tolist(), shares.tolist(), "lanczos quadrature"
+        for value, weight in zip(values, weights, strict=True):
+            rows.append(dict(zip(SPECTRUM_COLUMNS, (layer, value, weight, method), strict=True)))
+    return rows
+
+
+def _row(
+    layer: str, block: LossHessian, trace: tuple[float, float, str], k: int, seed: int
+) -> dict[str, Any]:
+    value, error, method = trace
+    smallest, largest = ("", "")
+    if k:
+        ends = extreme_eigenvalues(block, min(k, block.size), seed)
+        smallest, largest = (" ".join(f"{end:.6g}" for end in values) for values in ends)
+    return {
+        "layer": layer,
+        "parameters": block.size,
+        "trace": value,
+        "standard_error": error,
+        "method": method,
+        "smallest": smallest,
+        "largest": largest,
+    }

@@ -13,11 +13,8 @@ from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.cards.paired import Paired
 from robustzoo.cards.published import all_evidence
+from robustzoo.errors import RobustzooError
 from robustzoo.printable import one_line
-
-
-class ComparisonError(ValueError):
-    """Two results that cannot be compared, or none to compare."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +91,13 @@ def compare(a: Sequence[Evidence], b: Sequence[Evidence]) -> Comparison:
         a, b: one or more Evidence of each model, the main one first.
 
     Raises:
-        ComparisonError: one of them is a shard, or none are about the same images, threat model and protocol;
+        RobustzooError: one of them is a shard, or none are about the same images, threat model and protocol;
             the message says in what the first ones differ.
     """
     for label, documents in (("A", a), ("B", b)):
         for document in documents:
             if problem := shard_problem(document.doc):
-                raise ComparisonError(f"{label} cannot be compared: {problem}")
+                raise RobustzooError(f"{label} cannot be compared: {problem}")
     for one in a:
         for other in b:
             if not _differences(one, other):
@@ -113,7 +110,7 @@ def compare(a: Sequence[Evidence], b: Sequence[Evidence]) -> Comparison:
     differing = "; ".join(
         f"{name}: {_short(x)} and {_short(y)}" for name, (x, y) in _differences(a[0], b[0]).items()
     )
-    raise ComparisonError(
+    raise RobustzooError(
         f"A and B cannot be compared, they differ in {differing}. Evaluate both models on the same images "
         "with the same threat model and protocol: `robustzoo evaluate MODEL --data ... --threat-model ... "
         "--protocol ... --n ...`"
@@ -124,7 +121,7 @@ def open_evidence(place: str | Path) -> list[Evidence]:
     """The Evidence of a file, or all of a model folder's, the main one first.
 
     Raises:
-        ComparisonError: neither, or a folder without any.
+        RobustzooError: neither, or a folder without any.
         EvidenceError: a damaged file.
     """
     path = Path(place)
@@ -132,7 +129,7 @@ def open_evidence(place: str | Path) -> list[Evidence]:
         return [Evidence.load(path)]
     found = all_evidence(path)
     if not found:
-        raise ComparisonError(
+        raise RobustzooError(
             f"{path} holds no Evidence (evidence/*.json); measure with `robustzoo evaluate {path}`, or name "
             "a file"
         )

@@ -13,12 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.statistics import Accuracy
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset
 from robustzoo.evaluation.witnessing import inside
 from robustzoo.printable import one_line
-from robustzoo.reports.text import per_class
+from robustzoo.reports.text import per_class, stages
 
 # Classes beyond which bars become too thin to label.
 _BARS = 20
@@ -49,16 +48,6 @@ def png(evidence: Evidence, pictures: Sequence[Picture]) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=_DPI, metadata={"Software": None})
     return stream.getvalue()
-
-
-def stages(evidence: Evidence) -> list[tuple[str, Accuracy]]:
-    """(attack, accuracy of what is left after it), the clean accuracy first."""
-    counts = evidence.doc["counts"]
-    left, found = counts["clean_correct"], [("clean", evidence.clean_accuracy)]
-    for member in evidence.doc["protocol"]["members"]:
-        left -= counts["broken_by"].get(member["attack"], 0)
-        found.append((member["attack"], Accuracy.of(left, counts["n"])))
-    return found
 
 
 def _stages(axes: Axes, evidence: Evidence) -> None:

@@ -9,8 +9,7 @@ from html import escape
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.masking import masking_signs
 from robustzoo.printable import one_line
-from robustzoo.reports.figure import stages
-from robustzoo.reports.text import per_class, report
+from robustzoo.reports.text import per_class, report, stages
 
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:68rem;margin:2rem auto;padding:0 1rem;color:#222}"
@@ -24,7 +23,7 @@ def html(evidence: Evidence, figure: bytes, notes: Iterable[str], others: Sequen
     """The whole document.
 
     Args:
-        figure: PNG of `report_figure.png`.
+        figure: of `figure.png`.
         notes: what else a reader must know.
         others: as in `report`.
     """

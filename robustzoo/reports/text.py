@@ -38,12 +38,11 @@ def report(evidence: Evidence, *, details: bool = False, others: Sequence[Eviden
         "",
         f"{'attack':<12}{'broken':>8}{'robust after it':>18}",
         f"{'clean':<12}{'':>8}{counts['clean_correct']:>18}",
+        *(
+            f"{attack:<12}{counts['broken_by'].get(attack, 0):>8}{left.correct:>18}"
+            for attack, left in stages(evidence)[1:]
+        ),
     ]
-    left = counts["clean_correct"]
-    for member in doc["protocol"]["members"]:
-        broken = counts["broken_by"].get(member["attack"], 0)
-        left -= broken
-        lines.append(f"{member['attack']:<12}{broken:>8}{left:>18}")
     if (images := images_problem(doc)) is not None:
         lines.append(f"flag: these are not the images of that name: {images}")
     signs = masking_signs(evidence, others)
@@ -106,6 +105,16 @@ def _machine(evidence: Evidence) -> str:
         f"machine: {run['device']}, {processes}, micro-batch {evidence.doc['micro_batch_size']}, "
         f"{evidence.arithmetic}, torch {version}"
     )
+
+
+def stages(evidence: Evidence) -> list[tuple[str, Accuracy]]:
+    """(attack, accuracy of what is left after it), the clean accuracy first."""
+    counts = evidence.doc["counts"]
+    left, found = counts["clean_correct"], [("clean", evidence.clean_accuracy)]
+    for member in evidence.doc["protocol"]["members"]:
+        left -= counts["broken_by"].get(member["attack"], 0)
+        found.append((member["attack"], Accuracy.of(left, counts["n"])))
+    return found
 
 
 # More classes than these are summed up by their weakest ones.

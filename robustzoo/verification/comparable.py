@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,110 @@ from robustzoo.data import ImageDataset, evaluation_subset, open_data, pixel_dig
 from robustzoo.data.datasets import WITHOUT_FILES
 from robustzoo.data.fitting import Fit
 from robustzoo.data.sources import data_place
+from robustzoo.errors import RobustzooError
 from robustzoo.models.folder import verify_sha256
 from robustzoo.models.pixel_model import PixelModel
 from robustzoo.registry.catalog import DATASETS, is_catalog_key
+from robustzoo.registry.digests import sha256_file
 from robustzoo.untrusted_files import read_text
-from robustzoo.verification.judging import plural
-from robustzoo.verification.report import VerificationError
+from robustzoo.verification.report import plural
+
+_OTHER_WEIGHTS = (
+    "put the published file back (a fresh copy of the model folder has it). Only if you changed the weights "
+    "on purpose: they are another model, so write a folder of their own with "
+    "robustzoo.models.write_folder(FOLDER, model, model.recipe), then `robustzoo evaluate` and `robustzoo "
+    "card` that"
+)
 
 
-def card_differences(claim: Claim, evidence: Evidence, model: PixelModel) -> dict[str, tuple[Any, Any]]:
+def card_text(folder: Path, card: str | Path | None) -> str:
+    """The text of the card, the folder's own or another. Raises: CardError where there is none."""
+    path = folder / "README.md" if card is None else Path(card)
+    try:
+        found = stat.S_ISREG(path.stat().st_mode)
+    except PermissionError as error:
+        raise CardError(
+            f"the card {path} cannot be read ({error.strerror or error})",
+            "give yourself the permission to read its folder, or take a copy that you may read",
+        ) from error
+    except (OSError, ValueError):  # a name that is too long, for example
+        found = False
+    if not found:
+        raise CardError(
+            f"there is no card at {path}, so nothing is claimed",
+            f"write it from the folder's evidence with `robustzoo card {folder}` (without evidence: "
+            f"`robustzoo evaluate {folder}` first), or give another one as card=..., on the command line "
+            "--card FILE",
+        )
+    try:
+        return read_text(path, LARGEST_CARD)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CardError(
+            f"the card {path} cannot be read as UTF-8 text: {error}",
+            f"restore it, or write it anew with `robustzoo card {folder}`",
+        ) from error
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A claim of a card, with the Evidence of the folder that it comes from and that one's file."""
+
+    claim: Claim
+    evidence: Evidence
+    path: Path
+
+
+def read_statements(folder: Path, claims: Sequence[Claim]) -> tuple[list[Statement], int]:
+    """Each claim with the Evidence that differs from it in the fewest terms, in none for an honest card; and
+    how many of the folder's Evidence no claim comes from.
+
+    Raises: RobustzooError for a folder without Evidence, EvidenceError.
+    """
+    documents = evidence_documents(folder)
+    stated = []
+    for claim in claims:
+        pair = min(documents, key=lambda pair: len(claim.differences(Claim.from_evidence(pair[0]), TERMS)))
+        stated.append(Statement(claim, *pair))
+    return stated, len(documents) - len({one.path for one in stated})
+
+
+def check_weights(weights: Path, named: Iterable[str | None]) -> str:
+    """The SHA-256 of the weights, which must be every one that is named.
+
+    Raises: HashMismatch; FolderError where there are no weights.
+    """
+    wanted = {sha256.lower(): sha256 for sha256 in named if sha256 is not None}
+    for sha256 in wanted.values():
+        verify_sha256(weights, sha256, next_step=_OTHER_WEIGHTS)
+    return next(iter(wanted), None) or sha256_file(weights)
+
+
+def evidence_documents(folder: Path) -> list[tuple[Evidence, Path]]:
+    """Every Evidence of the folder with its file. Raises: RobustzooError for none, EvidenceError."""
+    paths = evidence_files(folder)
+    if not paths:
+        raise RobustzooError(
+            f"{folder / 'evidence'} holds no Evidence (*.json); expected what the card's numbers come from: "
+            f"get the complete model folder, or measure with `robustzoo evaluate {folder}`"
+        )
+    return [(Evidence.load(path), path) for path in paths]
+
+
+def check_witness_file(one: Statement) -> None:
+    """Refuse a witness file that is not the one of the Evidence; a missing one is noted later."""
+    stated = one.evidence.doc["witnesses"]
+    if stated is not None and one.path.with_name(stated["file"]).is_file():
+        verify_sha256(
+            one.path.with_name(stated["file"]),
+            stated["sha256"],
+            next_step="restore the witness file from a fresh copy of the model folder. Replay needs no more "
+            "than the right file; without any, `--mode spot` or `full` attacks the model again",
+        )
+
+
+def card_differences(one: Statement, model: PixelModel) -> dict[str, tuple[Any, Any]]:
     """Terms in which the claim and its Evidence, the model, or this version's protocol differ."""
-    doc = evidence.doc
+    claim, evidence, doc = one.claim, one.evidence, one.evidence.doc
     differences = claim.differences(Claim.from_evidence(evidence), ("model_name", *TERMS))
     if claim.model_name != model.name:
         differences["model_name"] = (claim.model_name, model.name)
@@ -67,12 +160,12 @@ def open_stated(
         classes: a file of class names, for a folder: see `stated_order`.
 
     Raises:
-        VerificationError: the Evidence is about other data than the catalog's, and `data` is None.
+        RobustzooError: the Evidence is about other data than the catalog's, and `data` is None.
     """
     stated = evidence.doc["dataset"]
     catalogued = is_catalog_key(stated["id"])
     if data is None and not catalogued:
-        raise VerificationError(
+        raise RobustzooError(
             f"the Evidence is about {stated['id']!r}, which is no dataset of the catalog "
             f"({', '.join(DATASETS)}): pass the images as data=..., on the command line --data DIR"
         )
@@ -100,11 +193,11 @@ def open_stated(
 
 
 def refuse_unread(data: Any, documents: Iterable[Evidence]) -> None:
-    """Raise VerificationError where a folder is given, and all Evidence is about data without files."""
-    stated = {evidence.doc["dataset"]["id"] for evidence in documents}
-    if data is not None and _is_plain_folder(data) and stated <= WITHOUT_FILES:
-        raise VerificationError(
-            f"the folder {str(data)!r} would not be read: the card is about {', '.join(sorted(stated))}, "
+    """Raise RobustzooError where a folder is given, and all Evidence is about data without files."""
+    names = {evidence.doc["dataset"]["id"] for evidence in documents}
+    if data is not None and _is_plain_folder(data) and names <= WITHOUT_FILES:
+        raise RobustzooError(
+            f"the folder {str(data)!r} would not be read: the numbers are about {', '.join(sorted(names))}, "
             "which come with a dependency; leave the data away"
         )
 
@@ -140,72 +233,16 @@ def data_differences(
     return {}
 
 
-def card_text(folder: Path, card: str | Path | None) -> str:
-    """The text of the card, the folder's own or another. Raises: CardError where there is none."""
-    path = folder / "README.md" if card is None else Path(card)
-    try:
-        found = stat.S_ISREG(path.stat().st_mode)
-    except PermissionError as error:
-        raise CardError(
-            f"the card {path} cannot be read ({error.strerror or error})",
-            "give yourself the permission to read its folder, or take a copy that you may read",
-        ) from error
-    except (OSError, ValueError):  # a name that is too long, for example
-        found = False
-    if not found:
-        raise CardError(
-            f"there is no card at {path}, so nothing is claimed",
-            f"write it from the folder's evidence with `robustzoo card {folder}` (without evidence: "
-            f"`robustzoo evaluate {folder}` first), or give another one as card=..., on the command line "
-            "--card FILE",
-        )
-    try:
-        return read_text(path, LARGEST_CARD)
-    except (OSError, UnicodeDecodeError) as error:
-        raise CardError(
-            f"the card {path} cannot be read as UTF-8 text: {error}",
-            f"restore it, or write it anew with `robustzoo card {folder}`",
-        ) from error
-
-
-def evidence_documents(folder: Path) -> list[tuple[Evidence, Path]]:
-    """Every Evidence of the folder with its file. Raises: VerificationError for none, EvidenceError."""
-    paths = evidence_files(folder)
-    if not paths:
-        raise VerificationError(
-            f"{folder / 'evidence'} holds no Evidence (*.json); expected what the card's numbers come from: "
-            f"get the complete model folder, or measure with `robustzoo evaluate {folder}`"
-        )
-    return [(Evidence.load(path), path) for path in paths]
-
-
-def closest(claim: Claim, documents: list[tuple[Evidence, Path]]) -> tuple[Evidence, Path]:
-    """The document that differs from the claim in the fewest terms: in none, for an honest card."""
-    return min(documents, key=lambda pair: len(claim.differences(Claim.from_evidence(pair[0]), TERMS)))
-
-
-def check_witness_file(evidence: Evidence, path: Path) -> None:
-    """Refuse a witness file that is not the one of the Evidence; a missing one is noted later."""
-    stated = evidence.doc["witnesses"]
-    if stated is not None and path.with_name(stated["file"]).is_file():
-        verify_sha256(
-            path.with_name(stated["file"]),
-            stated["sha256"],
-            next_step="restore the witness file from a fresh copy of the model folder. Replay needs no more "
-            "than the right file; without any, `--mode spot` or `full` attacks the model again",
-        )
-
-
-def load_witnesses(evidence: Evidence, path: Path, notes: list[str]) -> Witnesses | None:
+def load_witnesses(one: Statement, notes: list[str]) -> Witnesses | None:
     """The witness file, or None with a note that says what cannot be tested without it."""
-    stated = evidence.doc["witnesses"]
+    stated = one.evidence.doc["witnesses"]
     if stated is None:
-        if evidence.doc["counts"]["broken_by"]:
+        if one.evidence.doc["counts"]["broken_by"]:
             notes.append(
                 "the Evidence names no witness file, so replay cannot show that any image was broken"
             )
         return None
-    file = path.with_name(stated["file"])
+    file = one.path.with_name(stated["file"])
     if not file.is_file():
         notes.append(
             f"the witness file {stated['file']} ({plural(stated['count'], 'witness', 'es')}) is missing, so "

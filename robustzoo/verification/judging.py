@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from robustzoo.verification.report import HOLDS, NOT_TESTED, REFUTED, ClaimReport
+from robustzoo.cards.evidence import Evidence
+from robustzoo.verification.replay import Replay
+from robustzoo.verification.report import HOLDS, NOT_TESTED, REFUTED, ClaimReport, plural
 from robustzoo.verification.spot import Bounds, Spot
 
 
@@ -166,11 +168,6 @@ def _off(difference: int, report: ClaimReport) -> str:
     return f"{difference:+d}, tolerance {report.tolerance}" if difference else "as claimed"
 
 
-def plural(count: int, noun: str, ending: str = "s") -> str:
-    """For people: "1 witness", "2 witnesses"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}{ending}"
-
-
 def _contradictions(report: ClaimReport) -> dict[str, str]:
     """Part -> reason, where card and Evidence disagree by more than the tolerance."""
     found = {}
@@ -193,3 +190,35 @@ def note_evidence(report: ClaimReport) -> None:
                 f"the card states {quantity}_correct = {claimed}, its own Evidence counts {counted} "
                 f"({_off(counted - claimed, report)})"
             )
+
+
+def note_witnesses(report: ClaimReport, found: Replay) -> None:
+    """Note the witnesses that prove nothing, and why."""
+    for ids, what in (
+        (found.borderline, "do not fool the model here, within 1e-4 of a tie: unreplayable on this machine"),
+        (found.failing, "do not fool the model and prove nothing"),
+        (found.outside, f"are outside {report.claim.threat_model} or [0, 1] and prove nothing"),
+        (found.foreign, "are not about images of this subset and prove nothing"),
+    ):
+        if ids:
+            shown = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
+            report.notes.append(f"{len(ids)} of {found.witnesses} witnesses {what} (ids {shown})")
+
+
+def note_verdicts(report: ClaimReport, evidence: Evidence, fresh: Evidence, found: Replay) -> None:
+    """Count and note the images whose verdict is another than in the Evidence, or than a witness says."""
+    before = {verdict.id: verdict.robust for verdict in evidence.verdicts}
+    changed = [verdict.id for verdict in fresh.verdicts if verdict.robust != before[verdict.id]]
+    report.numbers["verdicts_changed"] = len(changed)
+    if changed:
+        report.notes.append(
+            f"{len(changed)} images have another verdict than in the Evidence (ids {changed[:8]})"
+        )
+        if fresh.seed == evidence.seed and not report.fingerprint:
+            report.notes.append(
+                "with this seed on this fingerprint they should be equal: the Evidence was changed"
+            )
+    known = set(found.valid)
+    missed = sum(verdict.robust and verdict.id in known for verdict in fresh.verdicts)
+    if missed:
+        report.notes.append(f"{missed} images that this run left robust are broken by a stored witness")

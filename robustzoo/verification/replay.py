@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset
 from robustzoo.evaluation import machine
 from robustzoo.evaluation.progress import estimate
 from robustzoo.evaluation.witnessing import BORDERLINE, inside, leads
-from robustzoo.registry import ThreatModel
 
 
 @dataclass
@@ -52,24 +52,24 @@ class Replay:
 def replay(
     model: nn.Module,
     dataset: ImageDataset,
-    indices: Sequence[int],
+    evidence: Evidence,
     witnesses: Witnesses | None,
-    threat_model: ThreatModel,
-    batch_size: int,
+    micro_batch_size: int,
     device: torch.device,
 ) -> Replay:
-    """Classify every image of the subset and every witness, in batches of one shape.
+    """Classify every image of the Evidence's subset and every witness, in batches of one shape.
 
     Args:
         model: frozen, on `device`; pixels to logits.
-        indices: the subset, ascending.
         witnesses: None where there is no file.
     """
-    found = Replay()
-    for chosen in _batches(indices, batch_size):
+    found, indices = Replay(), evidence.doc["dataset"]["indices"]
+    for chosen in _batches(indices, micro_batch_size):
         x, labels = _read(dataset, chosen)
         found.clean_correct += [
-            i for i, lead in zip(chosen, leads(model, x, labels, batch_size, device), strict=True) if lead < 0
+            i
+            for i, lead in zip(chosen, leads(model, x, labels, micro_batch_size, device), strict=True)
+            if lead < 0
         ]
     if witnesses is None:
         return found
@@ -78,11 +78,11 @@ def replay(
     correct = set(found.clean_correct)
     row = {int(i): position for position, i in enumerate(witnesses.ids)}
     found.foreign = [i for i in row if i not in known]
-    for chosen in _batches([i for i in row if i in known], batch_size):
+    for chosen in _batches([i for i in row if i in known], micro_batch_size):
         x, labels = _read(dataset, chosen)
         points = torch.from_numpy(witnesses.points([row[i] for i in chosen]))
-        within = inside(points, x, threat_model).tolist()
-        here = leads(model, points, labels, batch_size, device).tolist()
+        within = inside(points, x, evidence.threat_model).tolist()
+        here = leads(model, points, labels, micro_batch_size, device).tolist()
         for i, legal, lead in zip(chosen, within, here, strict=True):
             tie = lead > -BORDERLINE or abs(float(witnesses.margins[row[i]])) < BORDERLINE
             if not legal:
@@ -100,17 +100,19 @@ def replay_cost(
     dataset: ImageDataset,
     count: int,
     witnesses: Witnesses | None,
-    batch_size: int,
+    micro_batch_size: int,
     device: torch.device,
 ) -> str:
     """What a replay costs here: forwards, and seconds from a short trial."""
     points = 0 if witnesses is None else len(witnesses)
     x = dataset[0][0]
-    forward, _ = machine.seconds_per_pass(model, x.expand(batch_size, *x.shape).to(device), gradients=False)
-    batches = math.ceil(count / batch_size) + math.ceil(points / batch_size)
+    forward, _ = machine.seconds_per_pass(
+        model, x.expand(micro_batch_size, *x.shape).to(device), gradients=False
+    )
+    batches = math.ceil(count / micro_batch_size) + math.ceil(points / micro_batch_size)
     return (
         f"replay of {count} images and {points} witnesses: {count + points:,} forwards, no backwards, "
-        f"{estimate(forward * batches)} (one process, micro-batch {batch_size}, {device})"
+        f"{estimate(forward * batches)} (one process, micro-batch {micro_batch_size}, {device})"
     )
 
 

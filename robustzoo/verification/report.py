@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from robustzoo.cards.claims import Claim
+from robustzoo.errors import RobustzooError
 from robustzoo.printable import one_line
 
 HOLDS, REFUTED, NOT_TESTED = "holds", "refuted", "not tested"
@@ -17,14 +18,12 @@ HOLDS, REFUTED, NOT_TESTED = "holds", "refuted", "not tested"
 EXIT_CODES = {"refuted": 1, "not comparable": 4, "inconclusive": 3, "consistent": 0, "confirmed": 0}
 
 
-class VerificationError(ValueError):
-    """A verification that cannot start: an argument, or what the folder lacks; or a log that fails.
+class LogNotWritten(RobustzooError):
+    """The log could not be written; `report` is what was found."""
 
-    Attributes:
-        report: what was found, where only the log could not be written.
-    """
-
-    report: VerificationReport | None = None
+    def __init__(self, message: str, report: VerificationReport) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 @dataclass
@@ -60,6 +59,11 @@ class ClaimReport:
     seed: int | None = None
     entropy: str | None = None
     fingerprint: dict[str, tuple[Any, Any]] | None = None
+
+    @classmethod
+    def untested(cls, claim: Claim, tolerance: int) -> ClaimReport:
+        """The report of a claim before anything is known."""
+        return cls(claim, tolerance, "not comparable", dict.fromkeys(("clean", "upper", "lower"), NOT_TESTED))
 
     def text(self) -> str:
         """Lines for people."""
@@ -170,6 +174,11 @@ class VerificationReport:
         }
 
 
+def plural(count: int, noun: str, ending: str = "s") -> str:
+    """For people: "1 witness", "2 witnesses"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{ending}"
+
+
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -182,19 +191,19 @@ def _plain(value: Any) -> Any:
 def check_log(path: Path) -> None:
     """Refuse a log that cannot be appended to, before anything is computed."""
     if "\0" in str(path):
-        raise VerificationError(f"log is {str(path)[:80]!r}, which cannot be a file: it holds a null byte")
+        raise RobustzooError(f"log is {str(path)[:80]!r}, which cannot be a file: it holds a null byte")
     try:
         parent, exists, folder = path.parent.is_dir(), path.exists(), path.is_dir()
     except (OSError, ValueError) as error:
-        raise VerificationError(f"log is {str(path)[:80]!r}, which cannot be a file: {error}") from error
+        raise RobustzooError(f"log is {str(path)[:80]!r}, which cannot be a file: {error}") from error
     if not parent:
-        raise VerificationError(
+        raise RobustzooError(
             f"log is {str(path)!r}, but its folder does not exist; create {path.parent}, or choose another "
             "file"
         )
     writable = path if exists else path.parent
     if folder or not os.access(writable, os.W_OK):
-        raise VerificationError(f"log is {str(path)!r}, which cannot be written; choose another file")
+        raise RobustzooError(f"log is {str(path)!r}, which cannot be written; choose another file")
 
 
 def append_to(path: Path, result: VerificationReport) -> None:
@@ -204,9 +213,8 @@ def append_to(path: Path, result: VerificationReport) -> None:
         with path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"time": now, **result.to_json()}, sort_keys=True) + "\n")
     except OSError as failure:
-        error = VerificationError(
+        raise LogNotWritten(
             f"the log {path} cannot be written ({failure.strerror or failure}); the verification itself "
-            f"ended as {result.outcome}. Choose another file"
-        )
-        error.report = result
-        raise error from failure
+            f"ended as {result.outcome}. Choose another file",
+            result,
+        ) from failure

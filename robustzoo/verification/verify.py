@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.protocols import RANDOM_MODELS
@@ -21,6 +21,7 @@ from robustzoo.cards.rendered import require_rendered, split_notes
 from robustzoo.cards.visible import require_same
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation import machine, micro_batch
 from robustzoo.evaluation.arguments import check_seed, check_whole
 from robustzoo.evaluation.engine import Work
@@ -28,47 +29,16 @@ from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
 from robustzoo.evaluation.guards import probe_images, read_probe
 from robustzoo.evaluation.progress import Reporter
-from robustzoo.models.folder import read_folder, verify_sha256
-from robustzoo.registry.digests import sha256_file
-from robustzoo.verification.comparable import (
-    card_differences,
-    card_text,
-    check_witness_file,
-    closest,
-    data_differences,
-    evidence_documents,
-    load_witnesses,
-    open_stated,
-    refuse_unread,
-)
-from robustzoo.verification.judging import (
-    judge_clean,
-    judge_full,
-    judge_replay,
-    judge_spot,
-    note_evidence,
-    spot_bounds,
-)
-from robustzoo.verification.replay import Replay, replay, replay_cost
-from robustzoo.verification.report import (
-    NOT_TESTED,
-    ClaimReport,
-    VerificationError,
-    VerificationReport,
-    append_to,
-    check_log,
-)
+from robustzoo.models.folder import read_folder
+from robustzoo.models.pixel_model import PixelModel
+from robustzoo.verification import comparable, judging
+from robustzoo.verification.replay import replay, replay_cost
+from robustzoo.verification.report import ClaimReport, VerificationReport, append_to, check_log
 from robustzoo.verification.spot import spot
 
 MODES = ("replay", "spot", "full")
 # Fresh seeds are below this: whole numbers in any JSON reader, and too many for an author to try them all.
 _SEEDS = 2**53
-_OTHER_WEIGHTS = (
-    "put the published file back (a fresh copy of the model folder has it). Only if you changed the weights "
-    "on purpose: they are another model, so write a folder of their own with "
-    "robustzoo.models.write_folder(FOLDER, model, model.recipe), then `robustzoo evaluate` and `robustzoo "
-    "card` that"
-)
 
 
 def verify(
@@ -122,75 +92,58 @@ def verify(
         FolderError, EvidenceError, WitnessError: a file of the folder is missing, damaged or contradicts
             itself.
         DataError, MissingData: the images cannot be had.
-        VerificationError: a wrong argument, no Evidence in the folder, or a log that cannot be written (the
-            error's `report` is then what would have been returned).
+        RobustzooError: the base of all of these, itself for a wrong argument or a folder without Evidence.
+        LogNotWritten: the log fails at the end; the error's `report` is what would have been returned.
     """
+    # ---- what was asked -----------------------------------------------------------------------------------
     folder = Path(folder)
-    if mode not in MODES:
-        raise VerificationError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
-    if require not in (None, "confirmed"):
-        raise VerificationError(f'require is {require!r}; expected "confirmed" or None')
-    check_whole("tolerance", tolerance, 0, error=VerificationError)
-    check_seed(seed, error=VerificationError)
-    check_whole("workers", workers, 1, optional=False, error=VerificationError)
-    if seed is not None and same_seed:
-        raise VerificationError(f"seed {seed} and same_seed were both given; expected one of them")
-    if mode == "replay" and (seed is not None or same_seed):
-        raise VerificationError(
-            'seed and same_seed are about attacks, a replay draws nothing: use mode "spot" or "full" (--mode '
-            "full) or leave them out"
-        )
-    if log is not None:
-        check_log(Path(log))
-    text = card_text(folder, card)
+    _check_arguments(mode, require, seed, same_seed, log)
+    check_whole("tolerance", tolerance, 0, error=RobustzooError)
+    check_whole("workers", workers, 1, optional=False, error=RobustzooError)
+
+    # ---- what the folder states, and that it is whole -----------------------------------------------------
+    text = comparable.card_text(folder, card)
     claims = Claim.from_card(text)
     _check_tolerance(tolerance, claims)
-    require_same(text, claims, weights_sha256(text))
-    documents = evidence_documents(folder)
-    weights = folder / "model.safetensors"
-    pairs = [(claim, *closest(claim, documents)) for claim in claims]
-    refuse_unread(data, (evidence for _, evidence, _ in pairs))
-    for expected in (
-        sha256,
-        weights_sha256(text),
-        *(evidence.doc["model"]["sha256"] for _, evidence, _ in pairs),
-    ):
-        if expected is not None:
-            verify_sha256(weights, expected, next_step=_OTHER_WEIGHTS)
-    for _, evidence, path in pairs:
-        check_witness_file(evidence, path)
-    found = sha256_file(weights)
-    model = read_folder(folder, found)
-    differences = [card_differences(claim, evidence, model) for claim, evidence, _ in pairs]
+    on_card = weights_sha256(text)
+    require_same(text, claims, on_card)
+    stated, unstated = comparable.read_statements(folder, claims)
+    comparable.refuse_unread(data, (one.evidence for one in stated))
+    in_evidence = (one.evidence.doc["model"]["sha256"] for one in stated)
+    found = comparable.check_weights(folder / "model.safetensors", (sha256, on_card, *in_evidence))
+    for one in stated:
+        comparable.check_witness_file(one)
+    model = read_folder(folder)
+    differences = [comparable.card_differences(one, model) for one in stated]
     if not any(differences):
-        stated = [(claim, evidence) for claim, evidence, _ in pairs]
-        require_rendered(text, model.recipe, stated, model.license)
-    run = {"workers": workers, "device": device, "progress": progress}
+        pairs = [(one.claim, one.evidence) for one in stated]
+        require_rendered(text, model.recipe, pairs, model.license)
+
+    # ---- each claim: comparable, then replayed, then attacked ---------------------------------------------
     reports = []
-    for (claim, evidence, path), differing in zip(pairs, differences, strict=True):
-        allowed = claim.tolerance if tolerance is None else tolerance
-        report = ClaimReport(
-            claim, allowed, "not comparable", dict.fromkeys(("clean", "upper", "lower"), NOT_TESTED)
-        )
+    for one, differing in zip(stated, differences, strict=True):
+        allowed = one.claim.tolerance if tolerance is None else tolerance
+        report = ClaimReport.untested(one.claim, allowed)
+        reports.append(report)
         report.differences = differing
-        if not report.differences:
-            dataset = open_stated(evidence, data, data_root, classes)
-            report.differences = data_differences(evidence, dataset, report.notes)
+        if not differing:
+            dataset = comparable.open_stated(one.evidence, data, data_root, classes)
+            report.differences = comparable.data_differences(one.evidence, dataset, report.notes)
             if report.differences:
                 report.notes += dataset.notes
         if not report.differences:
-            drawn = evidence.seed if same_seed else secrets.randbelow(_SEEDS) if seed is None else seed
-            witnesses = load_witnesses(evidence, path, report.notes)
-            _check(report, evidence, model, dataset, witnesses, mode, {**run, "seed": drawn})
-        reports.append(report)
-    name = public_name(model.name, found)
+            drawn = one.evidence.seed if same_seed else secrets.randbelow(_SEEDS) if seed is None else seed
+            case = _Case(report, one.evidence, model, dataset, comparable.load_witnesses(one, report.notes))
+            _check(case, _Run(mode, drawn, workers, device, progress))
+
+    # ---- what else a reader should know, and the log ------------------------------------------------------
     notes = []
+    name = public_name(model.name, found)
     if name != model.name:
         notes.append(
             f"{model.name} is a published model, and these are other weights than its own: robustzoo.load("
             f"{model.name!r}) has those"
         )
-    unstated = len(documents) - len({path for _, _, path in pairs})
     if unstated:
         notes.append(f"{unstated} more of the folder's Evidence is not stated by the card, and not checked")
     if split_notes(text)[1]:
@@ -201,28 +154,78 @@ def verify(
     return result
 
 
-def _check(
-    report: ClaimReport,
-    evidence: Evidence,
-    model: nn.Module,
-    dataset: ImageDataset,
-    witnesses: Witnesses | None,
-    mode: str,
-    run: dict[str, Any],
+def _check_arguments(
+    mode: str, require: str | None, seed: int | None, same_seed: bool, log: str | Path | None
 ) -> None:
-    """Replay, then attack again as `mode` and `run` (seed, workers, device, progress) say; fills in the
-    report."""
-    claim, counts, indices = report.claim, evidence.doc["counts"], evidence.doc["dataset"]["indices"]
-    device = machine.find_device(run["device"] or "cpu")
+    """Raise RobustzooError for values that mean nothing, or not together."""
+    if mode not in MODES:
+        raise RobustzooError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
+    if require not in (None, "confirmed"):
+        raise RobustzooError(f'require is {require!r}; expected "confirmed" or None')
+    check_seed(seed, error=RobustzooError)
+    if seed is not None and same_seed:
+        raise RobustzooError(f"seed {seed} and same_seed were both given; expected one of them")
+    if mode == "replay" and (seed is not None or same_seed):
+        raise RobustzooError(
+            'seed and same_seed are about attacks, a replay draws nothing: use mode "spot" or "full" (--mode '
+            "full) or leave them out"
+        )
+    if log is not None:
+        check_log(Path(log))
+
+
+def _check_tolerance(tolerance: int | None, claims: list[Claim]) -> None:
+    """Refuse more than the default: with enough tolerance, any claim holds."""
+    least = min(claim.n for claim in claims)
+    most = default_tolerance(least)
+    if tolerance is not None and tolerance > most:
+        raise RobustzooError(
+            f"tolerance is {tolerance}; expected at most {most} images for a claim about {least} (the larger "
+            "of 1 % and 3): with more, it would prove nothing"
+        )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """How the claims are checked; `seed` is that of the attacks, the others are as of verify()."""
+
+    mode: str
+    seed: int
+    workers: int
+    device: str | torch.device | None
+    progress: bool | Callable[[dict], None]
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A claim that can be compared (in its report), with all that it is checked against."""
+
+    report: ClaimReport
+    evidence: Evidence
+    model: PixelModel
+    dataset: ImageDataset
+    witnesses: Witnesses | None
+
+    @property
+    def indices(self) -> list[int]:
+        return self.evidence.doc["dataset"]["indices"]
+
+
+def _check(case: _Case, run: _Run) -> None:
+    """Replay, then attack again as `run` says; fills in the report."""
+    report, evidence, model, dataset = case.report, case.evidence, case.model, case.dataset
+    claim, counts = report.claim, evidence.doc["counts"]
+    device = machine.find_device(run.device or "cpu")
     with (
-        Reporter(run["progress"]) as reporter,
+        Reporter(run.progress) as reporter,
         machine.strict_arithmetic(device),
         machine.placed(model, device),
         frozen(model),
     ):
-        size = _micro_batch(report, evidence, model, dataset, mode, run["workers"], device)
-        reporter.say(replay_cost(model, dataset, len(indices), witnesses, size, device), "cost")
-        found = replay(model, dataset, indices, witnesses, claim.threat_model, size, device)
+        size = _micro_batch(case, run, device)
+        cost = replay_cost(model, dataset, len(case.indices), case.witnesses, size, device)
+        reporter.say(cost, "cost")
+        found = replay(model, dataset, evidence, case.witnesses, size, device)
         here = machine.fingerprint(device, size)
     there = evidence.doc["run"]["fingerprint"]
     report.fingerprint = {
@@ -243,49 +246,44 @@ def _check(
         "witnesses_valid": len(found.valid),
         "witnesses_needed": max(len(found.clean_correct) - claim.robust_correct - report.tolerance, 0),
     }
-    _note_witnesses(report, found)
-    judge_clean(report)
-    note_evidence(report)
-    if mode == "replay":
+    judging.note_witnesses(report, found)
+    judging.judge_clean(report)
+    judging.note_evidence(report)
+    if run.mode == "replay":
         report.masking = masking_signs(evidence)
-        judge_replay(report)
+        judging.judge_replay(report)
         return
-    report.seed = run["seed"]
-    if mode == "spot":
-        _spot_check(report, evidence, model, dataset, size, device, run)
+    report.seed = run.seed
+    if run.mode == "spot":
+        _spot_check(case, run, size, device)
         return
     fresh = evaluate(
         model,
         dataset,
         claim.threat_model,
         claim.protocol,
-        indices=indices,
+        indices=case.indices,
         micro_batch_size=size,
         name=claim.model_name,
-        **run,
+        seed=run.seed,
+        workers=run.workers,
+        device=run.device,
+        progress=run.progress,
     )
     report.masking = masking_signs(fresh)
     report.numbers["robust_found"] = fresh.robust_accuracy.correct
-    _compare_verdicts(report, evidence, fresh, found)
-    judge_full(report)
+    judging.note_verdicts(report, evidence, fresh, found)
+    judging.judge_full(report)
 
 
-def _spot_check(
-    report: ClaimReport,
-    evidence: Evidence,
-    model: nn.Module,
-    dataset: ImageDataset,
-    size: int,
-    device: torch.device,
-    run: dict[str, Any],
-) -> None:
+def _spot_check(case: _Case, run: _Run, size: int, device: torch.device) -> None:
     """Attack what a spot check attacks, unless the replay has refuted the claim already, and judge."""
-    bounds, claim = spot_bounds(report), report.claim
+    report, model, dataset, indices = case.report, case.model, case.dataset, case.indices
+    bounds, claim = judging.spot_bounds(report), report.claim
     found = None
     if bounds is not None:
-        indices = evidence.doc["dataset"]["indices"]
         with (
-            Reporter(run["progress"]) as reporter,
+            Reporter(run.progress) as reporter,
             machine.strict_arithmetic(device),
             machine.placed(model, device),
             frozen(model),
@@ -295,75 +293,25 @@ def _spot_check(
             num_classes = check_forward(model, probe, **asks)
             first = [dataset[i][0] for i in indices[:size]]
             check_micro_batch(model, first, size, device, **asks)
-            work = Work(
-                dataset, claim.protocol, claim.threat_model, num_classes, run["seed"], size, str(device)
-            )
-            found = spot(model, work, indices, bounds, min(run["workers"], len(indices)), reporter)
+            work = Work(dataset, claim.protocol, claim.threat_model, num_classes, run.seed, size, str(device))
+            found = spot(model, work, indices, bounds, min(run.workers, len(indices)), reporter)
         report.entropy = found.entropy
         report.masking = [] if found.masking is None else [found.masking]
-    judge_spot(report, found)
+    judging.judge_spot(report, found)
 
 
-def _micro_batch(
-    report: ClaimReport,
-    evidence: Evidence,
-    model: nn.Module,
-    dataset: ImageDataset,
-    mode: str,
-    workers: int,
-    device: torch.device,
-) -> int:
+def _micro_batch(case: _Case, run: _Run, device: torch.device) -> int:
     """The Evidence's micro-batch, so that equal runs give equal bits, as far as it is no more than padding
     and fits into memory; a smaller one is noted."""
-    stated, claim = evidence.doc["micro_batch_size"], report.claim
+    model, claim, stated = case.model, case.report.claim, case.evidence.doc["micro_batch_size"]
     size = micro_batch.bounded(stated, claim.n)
-    x = dataset[evidence.doc["dataset"]["indices"][0]][0]
-    gradients = mode != "replay" and claim.protocol != "square"
-    size = micro_batch.within_memory(model, x, size, device, workers, gradients=gradients)
+    x = case.dataset[case.indices[0]][0]
+    gradients = run.mode != "replay" and claim.protocol != "square"
+    size = micro_batch.within_memory(model, x, size, device, run.workers, gradients=gradients)
     size, _ = micro_batch.fit(model, x, size, device, gradients=gradients)
     if size < stated:
-        report.notes.append(
+        case.report.notes.append(
             f"the Evidence states a micro-batch of {stated}; {size} is used here, as much as {claim.n} "
             f"images fill and the memory of {device} holds"
         )
     return size
-
-
-def _note_witnesses(report: ClaimReport, found: Replay) -> None:
-    for ids, what in (
-        (found.borderline, "do not fool the model here, within 1e-4 of a tie: unreplayable on this machine"),
-        (found.failing, "do not fool the model and prove nothing"),
-        (found.outside, f"are outside {report.claim.threat_model} or [0, 1] and prove nothing"),
-        (found.foreign, "are not about images of this subset and prove nothing"),
-    ):
-        if ids:
-            shown = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
-            report.notes.append(f"{len(ids)} of {found.witnesses} witnesses {what} (ids {shown})")
-
-
-def _compare_verdicts(report: ClaimReport, evidence: Evidence, fresh: Evidence, found: Replay) -> None:
-    before = {verdict.id: verdict.robust for verdict in evidence.verdicts}
-    changed = [verdict.id for verdict in fresh.verdicts if verdict.robust != before[verdict.id]]
-    report.numbers["verdicts_changed"] = len(changed)
-    if changed:
-        report.notes.append(
-            f"{len(changed)} images have another verdict than in the Evidence (ids {changed[:8]})"
-        )
-        if fresh.seed == evidence.seed and not report.fingerprint:
-            report.notes.append(
-                "with this seed on this fingerprint they should be equal: the Evidence was changed"
-            )
-    known = set(found.valid)
-    missed = sum(verdict.robust and verdict.id in known for verdict in fresh.verdicts)
-    if missed:
-        report.notes.append(f"{missed} images that this run left robust are broken by a stored witness")
-
-
-def _check_tolerance(tolerance: int | None, claims: list[Claim]) -> None:
-    """Refuse more than the default: with enough tolerance, any claim holds."""
-    most = min(default_tolerance(claim.n) for claim in claims)
-    if tolerance is not None and tolerance > most:
-        raise VerificationError(
-            f"tolerance is {tolerance}; expected at most {most} images for a claim about "
-            f"{min(claim.n for claim in claims)} (the larger of 1 % and 3): with more, it would prove nothing"
-        )

@@ -12,8 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from robustzoo.cli import group
-from robustzoo.cli.json_errors import message_of
-from robustzoo.cli.say import say_error
+from robustzoo.cli.output import message_of, say_error
 from robustzoo.registry.entries import entry
 
 NAME = "vit_micro2.digits_linf.at_base"

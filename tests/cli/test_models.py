@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from robustzoo.cli import group
-from robustzoo.cli.models import ModelArgumentError, open_model
+from robustzoo.cli.models import open_model
+from robustzoo.errors import RobustzooError
 
 SOURCE = """
 import torch
@@ -127,7 +128,7 @@ def test_a_module_of_the_file_is_taken_as_it_is(file):
     ],
 )
 def test_functions_that_make_no_model(file, name, words):
-    with pytest.raises(ModelArgumentError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         open_model(f"{file}:{name}")
 
 
@@ -141,31 +142,31 @@ def test_functions_that_make_no_model(file, name, words):
 )
 def test_files_that_cannot_be_imported(file, source, words):
     file.write_text(source)
-    with pytest.raises(ModelArgumentError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         open_model(f"{file}:f")
 
 
 def test_a_function_that_leaves_python_is_bad_input_and_an_interrupt_stays_one(file):
     command = ["evaluate", f"{file}:leaves", "--data", str(file.parent), "--threat-model", "linf:0.1"]
     done = CliRunner().invoke(group, [*command, "--json"])
-    assert done.exit_code == 2 and json.loads(done.stdout)["error"] == "ModelArgumentError"
+    assert done.exit_code == 2 and json.loads(done.stdout)["error"] == "RobustzooError"
     with pytest.raises(KeyboardInterrupt):
         open_model(f"{file}:interrupted")
 
 
 @pytest.mark.parametrize("end", ["", ":"])
 def test_a_file_without_a_function_asks_for_one(file, end):
-    with pytest.raises(ModelArgumentError, match=r"names no function; expected FILE.py:FUNCTION"):
+    with pytest.raises(RobustzooError, match=r"names no function; expected FILE.py:FUNCTION"):
         open_model(f"{file}{end}")
 
 
 def test_files_that_are_not_there_or_shadow_others(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(ModelArgumentError, match="there is no file"):
+    with pytest.raises(RobustzooError, match="there is no file"):
         open_model(f"{tmp_path}/absent.py:make")
     for name, words in (("json.py", "'json' already means"), ("my-model.py", "rename the file")):
         (tmp_path / name).write_text("def make(): pass\n")
-        with pytest.raises(ModelArgumentError, match=words):
+        with pytest.raises(RobustzooError, match=words):
             open_model(f"{tmp_path / name}:make")
 
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from robustzoo.cli import group
-from robustzoo.cli.json_errors import message_of, passes_through
+from robustzoo.cli.output import message_of, passes_through
 
 NAME = "vit_micro2.digits_linf.at_base"
 FAST = ("--n", "4", "--protocol", "pgd-2")

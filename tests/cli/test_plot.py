@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from robustzoo.cli.plot import PlotError, curve, loss_terms, plot, read_log
+from robustzoo.cli.plot import curve, loss_terms, plot, read_log
+from robustzoo.errors import RobustzooError
 
 RECORDS = [
     {"step": 1, "total": 2.5, "robust": 2.4, "trace": 3.0, "trh": 0.1, "l2": 0.01, "learning_rate": 0.1},
@@ -51,10 +52,10 @@ def test_a_line_that_is_no_text_is_no_record(run):
 
 
 def test_nothing_to_draw(tmp_path):
-    with pytest.raises(PlotError, match=r"is no run folder.*give the --out of a training"):
+    with pytest.raises(RobustzooError, match=r"is no run folder.*give the --out of a training"):
         read_log(tmp_path)
     (tmp_path / "metrics.jsonl").touch()
-    with pytest.raises(PlotError, match="has no record yet"):
+    with pytest.raises(RobustzooError, match="has no record yet"):
         read_log(tmp_path)
 
 

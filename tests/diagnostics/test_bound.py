@@ -8,7 +8,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
 
-from robustzoo.diagnostics.bound import LINEAR_UP_TO, Bound, BoundError, Prior
+from robustzoo.diagnostics.bound import LINEAR_UP_TO, Bound, Guarantee, Prior
+from robustzoo.errors import RobustzooError
 
 
 def test_lambda_and_gamma_are_the_papers():
@@ -19,7 +20,7 @@ def test_lambda_and_gamma_are_the_papers():
 
 
 def test_terms_by_hand():
-    bound = Bound(Prior(0.5, 4.0), robust_loss=1.5, square_norm=12.0, trace=8.0, samples=100, tau=0.1)
+    bound = Bound(Prior(0.5, 4.0), Guarantee(100, tau=0.1), robust_loss=1.5, square_norm=12.0, trace=8.0)
     assert bound.norm_term == pytest.approx(12.0 / (2 * 4.0 * 0.5))
     assert bound.trace_term == pytest.approx(0.25 * 8.0)
     assert bound.value == pytest.approx(1.5 + 3.0 + 2.0)
@@ -28,7 +29,7 @@ def test_terms_by_hand():
 
 
 def test_the_constant_needs_an_assumption():
-    bound = Bound(Prior(0.5, 4.0), 1.0, 0.0, 0.0, samples=50, tau=1.0, sub_gaussian=2.0)
+    bound = Bound(Prior(0.5, 4.0), Guarantee(50, tau=1.0, sub_gaussian=2.0), 1.0, 0.0, 0.0)
     assert bound.moment_term == pytest.approx(4.0 * 2.0 / 100.0)
     assert bound.total == pytest.approx(1.08)
 
@@ -37,13 +38,13 @@ def test_the_constant_needs_an_assumption():
     "values", [(0.0, 1.0), (1.0, -1.0), (math.inf, 1.0), (1.0, math.nan), (1e-200, 1e-200), (1e200, 1e200)]
 )
 def test_a_prior_is_positive_and_finite(values):
-    with pytest.raises(BoundError, match="above 0"):
+    with pytest.raises(RobustzooError, match="above 0"):
         Prior(*values)
 
 
 @pytest.mark.parametrize("values", [(None, 1e-4), (1e-4, None), (0.0, 1e-4), (1e-4, 0.0)])
 def test_a_recipe_without_trh_stands_for_no_prior(values):
-    with pytest.raises(BoundError, match="give both"):
+    with pytest.raises(RobustzooError, match="give both"):
         Prior.of_recipe(*values)
 
 
@@ -51,11 +52,8 @@ def test_a_recipe_without_trh_stands_for_no_prior(values):
     "wrong", [{"tau": 0.0}, {"tau": 1.5}, {"samples": 0}, {"sub_gaussian": -1.0}, {"sub_gaussian": math.nan}]
 )
 def test_values_out_of_range_are_refused(wrong):
-    with pytest.raises(BoundError, match=next(iter(wrong))):
-        Bound(
-            **{"prior": Prior(1.0, 1.0), "robust_loss": 1.0, "square_norm": 1.0, "trace": 1.0, "samples": 5}
-            | wrong
-        )
+    with pytest.raises(RobustzooError, match=next(iter(wrong))):
+        Guarantee(**{"samples": 5, **wrong})
 
 
 def free_energy(variance, curvature, prior):
@@ -97,7 +95,7 @@ def test_case_two_is_the_gibbs_posteriors_free_energy():
     mass = quad(density, -10, 10, epsabs=1e-13, points=(0.0, a))[0]
     exact = -math.log(mass / math.sqrt(2 * math.pi * prior.sigma0_squared)) / prior.beta
     theta = a * prior.argument(h) / (1 + prior.argument(h))  # minimises loss + |theta|^2 / (2 beta sigma0^2)
-    bound = Bound(prior, 0.5 * h * (theta - a) ** 2, theta**2, h, samples=1)
+    bound = Bound(prior, Guarantee(1), 0.5 * h * (theta - a) ** 2, theta**2, h)
     term = prior.diagonal_term([h], 1).minimum
     assert bound.robust_loss + bound.norm_term + term == pytest.approx(exact, rel=1e-9)
 

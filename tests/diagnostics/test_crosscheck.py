@@ -15,7 +15,8 @@ from torch import nn
 from robustzoo.cli import group
 from robustzoo.data import load_dataset
 from robustzoo.diagnostics.crosscheck import crosscheck
-from robustzoo.diagnostics.engines import EngineError, open_engine
+from robustzoo.diagnostics.engines import open_engine
+from robustzoo.errors import RobustzooError
 from robustzoo.registry import ThreatModel
 
 LINF = ThreatModel.parse("linf:1/40")
@@ -70,7 +71,7 @@ def test_failures_of_a_package_are_said_in_words(linear, monkeypatch):
         raise IndexError("too few classes")
 
     monkeypatch.setitem(sys.modules, "torchattacks", Fake("torchattacks", fail))
-    with pytest.raises(EngineError, match=r"failed in apgd-ce: IndexError: too few classes.*--attacks"):
+    with pytest.raises(RobustzooError, match=r"failed in apgd-ce: IndexError: too few classes.*--attacks"):
         run(linear, "torchattacks", attacks=["apgd-ce"])
 
 
@@ -78,7 +79,7 @@ def test_a_missing_package_gives_the_install_line(linear, monkeypatch):
     for module in ("torchattacks", "pyautoattack", "autoattack"):
         monkeypatch.setitem(sys.modules, module, None)
     for engine in ("torchattacks", "autoattack"):
-        with pytest.raises(EngineError, match=r"not installed.*pip install 'robustzoo\[crosscheck\]'"):
+        with pytest.raises(RobustzooError, match=r"not installed.*pip install 'robustzoo\[crosscheck\]'"):
             open_engine(engine, linear, LINF, 0)
 
 
@@ -92,7 +93,7 @@ def test_both_names_of_the_reference_are_known(linear, monkeypatch):
 
 @pytest.mark.parametrize("attacks", [[], ["apgd-ce", "apgd-ce"], ["aa-standard"]])
 def test_attacks_that_cannot_be(linear, attacks):
-    with pytest.raises(EngineError, match="expected some of apgd-ce"):
+    with pytest.raises(RobustzooError, match="expected some of apgd-ce"):
         run(linear, attacks=attacks)
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from torch import nn
 
 from robustzoo.cli import group
-from robustzoo.diagnostics.masking import MaskingProbe, _signs, probe_masking
+from robustzoo.diagnostics.masking_probe import MaskingProbe, _signs, probe_masking
 
 
 class Wrapped(nn.Module):

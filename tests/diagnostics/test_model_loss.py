@@ -9,18 +9,18 @@ import torch
 
 import robustzoo
 from robustzoo.data import load_dataset
-from robustzoo.diagnostics.bound import Prior
+from robustzoo.diagnostics.bound import Guarantee, Prior
 from robustzoo.diagnostics.hessian import LossHessian
-from robustzoo.diagnostics.layer_table import layer_table, spectrum_table
-from robustzoo.diagnostics.model_bound import model_bound, report
+from robustzoo.diagnostics.model_bound import Draws, model_bound, report
 from robustzoo.diagnostics.model_loss import (
-    ModelLossError,
     Points,
     adversarial_points,
     loss_function,
     square_norm,
     top_layer_trace,
 )
+from robustzoo.diagnostics.spectrum import layer_table, spectrum_table
+from robustzoo.errors import RobustzooError
 from robustzoo.models import pixel_model
 from robustzoo.registry import recipe
 
@@ -98,13 +98,13 @@ def test_layer_table(holdout):
     points = adversarial_points(model, holdout, 3)
     loss, parameters = loss_function(model, points)
     names = [name for name in parameters if "norm." in name or "head" in name]
-    rows = layer_table(LossHessian(loss, parameters, names), probes=2, exact_up_to=650, eigenvalues=2)
+    rows = layer_table(LossHessian(loss, parameters, names), probes=2, exact_up_to=650, extremes=2)
     assert [row["layer"] for row in rows] == ["norm", "head", "all"]
     assert {row["method"] for row in rows} == {"exact"}
     assert rows[2]["trace"] == pytest.approx(rows[0]["trace"] + rows[1]["trace"])
     largest = [float(value) for value in rows[1]["largest"].split()]
     assert len(largest) == 2 and largest[0] <= largest[1]
-    estimated = layer_table(LossHessian(loss, parameters, names), probes=2, exact_up_to=130, eigenvalues=0)
+    estimated = layer_table(LossHessian(loss, parameters, names), probes=2, exact_up_to=130, extremes=0)
     assert [row["method"] for row in estimated] == ["exact", "hutchinson", "hutchinson"]
     assert estimated[1]["largest"] == ""
 
@@ -130,7 +130,7 @@ def test_bound_of_a_published_model(holdout):
     points = adversarial_points(model, holdout, 4)
     made = model.recipe
     prior = Prior.of_recipe(made.trh_lambda, made.trh_gamma)
-    found = model_bound(model, points, prior, samples=1147, probes=2, weights=8)
+    found = model_bound(model, points, prior, Guarantee(1147), Draws(2, 8))
     assert found["norm_term"] == pytest.approx(made.trh_gamma * square_norm(model))
     assert found["trace_term_top"] == pytest.approx(made.trh_lambda * top_layer_trace(model, points))
     assert found["value_top"] == pytest.approx(
@@ -153,14 +153,14 @@ def test_bound_of_a_published_model(holdout):
     text = report(found)
     assert "does not and is" in text and "over its N = 640 weights" in text and "8 weights drawn" in text
     assert "Psi / beta" in text and "states neither tau, nor C" in text
-    assumed = model_bound(model, points, prior, samples=1147, probes=2, weights=2, sub_gaussian=1.0)
+    assumed = model_bound(model, points, prior, Guarantee(1147, sub_gaussian=1.0), Draws(2, 2))
     assert assumed["total_top"] > assumed["value_top"] and "assuming s^2 = 1" in report(assumed)
 
 
 def test_the_linear_form_of_a_weak_prior_holds(holdout):
     model = random_model("trades_base")
     points = adversarial_points(model, holdout, 2)
-    found = model_bound(model, points, Prior(1e-4, 1e-3), samples=1147, probes=2, weights=2)
+    found = model_bound(model, points, Prior(1e-4, 1e-3), Guarantee(1147), Draws(2, 2))
     for of in ("top", "all"):
         assert found[f"linear_form_holds_{of}"] and abs(found[f"x_mean_{of}"]) < 1e-3
         assert found[f"case_1_{of}"] == pytest.approx(found[f"trace_term_{of}"], rel=1e-3)
@@ -173,12 +173,12 @@ def test_the_linear_form_of_a_weak_prior_holds(holdout):
 
 def test_bad_input(holdout):
     model = random_model("at_base")
-    with pytest.raises(ModelLossError, match=r"expected 1\.\.150"):
+    with pytest.raises(RobustzooError, match=r"expected 1\.\.150"):
         adversarial_points(model, holdout, 151)
     points = Points(torch.zeros(1, 1, 8, 8), torch.zeros(1, 1, 8, 8), torch.tensor([0]))
-    with pytest.raises(ModelLossError, match="training mode"):
+    with pytest.raises(RobustzooError, match="training mode"):
         top_layer_trace(model.train(), points)
     model.recipe = None
     for call in (lambda: adversarial_points(model, holdout, 1), lambda: loss_function(model, points)):
-        with pytest.raises(ModelLossError, match="no recipe"):
+        with pytest.raises(RobustzooError, match="no recipe"):
             call()

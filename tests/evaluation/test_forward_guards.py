@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from robustzoo.diagnostics.masking import probe_masking
+from robustzoo.diagnostics.masking_probe import probe_masking
 from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
 from robustzoo.evaluation.guards import GuardError, probe_images

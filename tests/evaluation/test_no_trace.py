@@ -12,7 +12,7 @@ from robustzoo.attacks.frozen import frozen
 from robustzoo.cards import Evidence
 from robustzoo.diagnostics.crosscheck import crosscheck
 from robustzoo.diagnostics.engines import Engine
-from robustzoo.diagnostics.masking import probe_masking
+from robustzoo.diagnostics.masking_probe import probe_masking
 from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.reports.comparison import compare
 from robustzoo.verification.verify import verify
@@ -135,7 +135,6 @@ def test_a_mode_that_an_attack_changes_is_put_back():
 def test_verification_leaves_no_trace(folder, mode, monkeypatch):
     """The folder's own model, with a table in its forward."""
     from robustzoo.models.folder import read_folder
-    from robustzoo.verification import verify
 
     kept = []
 

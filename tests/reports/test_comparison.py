@@ -10,8 +10,9 @@ from click.testing import CliRunner
 from torch import nn
 
 from robustzoo.cli import group
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.evaluate import evaluate
-from robustzoo.reports.comparison import ComparisonError, compare, open_evidence
+from robustzoo.reports.comparison import compare, open_evidence
 
 OPTIONS = {"progress": False, "n": 40}
 
@@ -69,18 +70,18 @@ def test_files_folders_and_json(pair):
 )
 def test_other_terms_are_refused(pair, linear, changes, words):
     other = evaluate(linear, *changes, **OPTIONS)
-    with pytest.raises(ComparisonError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         compare([pair[0][0]], [other])
 
 
 def test_other_images_are_refused_and_a_counterpart_is_found(pair, linear):
     a = pair[0][0]
     other = evaluate(linear, "digits", "linf:1/40", "pgd-5", n=30, progress=False)
-    with pytest.raises(ComparisonError, match=r"images \(digest\).*Evaluate both models"):
+    with pytest.raises(RobustzooError, match=r"images \(digest\).*Evaluate both models"):
         compare([a], [other])
     assert compare([a], [other, pair[1][0]]).b is pair[1][0]
 
 
 def test_a_folder_without_evidence(tmp_path):
-    with pytest.raises(ComparisonError, match="holds no Evidence"):
+    with pytest.raises(RobustzooError, match="holds no Evidence"):
         open_evidence(tmp_path)

@@ -22,9 +22,9 @@ from robustzoo.cli import group
 from robustzoo.data import load_dataset
 from robustzoo.data.sources import TensorSource
 from robustzoo.evaluation.evaluate import evaluate
-from robustzoo.reports.figure import choose_pictures, png, stages
+from robustzoo.reports.figure import choose_pictures, png
 from robustzoo.reports.html import html
-from robustzoo.reports.text import report
+from robustzoo.reports.text import report, stages
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import subprocess
 import pytest
 
 import robustzoo
-from robustzoo.studies.lambda_sweep import LAMBDAS, SweepError, figure, run_sweep
-from robustzoo.studies.lambda_sweep.measure import COLUMNS
-from robustzoo.studies.lambda_sweep.planning import find_trainer, plan, stored_result
-from robustzoo.studies.lambda_sweep.runs import TrainingFailed
+from robustzoo.errors import RobustzooError
+from robustzoo.studies.lambda_sweep import LAMBDAS, plan, run_sweep
+from robustzoo.studies.lambda_sweep.runs import find_trainer, stored_result
+from robustzoo.studies.lambda_sweep.sweep_results import COLUMNS, draw
 
 SMALL = {"losses": ("at",), "lambdas": (1e-3,), "steps": 10, "seed": 0}
 
@@ -61,8 +61,7 @@ def test_finished_runs_are_not_trained_again(tmp_path):
     for run, percent in zip(runs, (40.0, 60.0), strict=True):
         store(run, percent)
     rows = run_sweep(
-        tmp_path,
-        **SMALL | {"lambdas": (1e-2, 1e-3)},
+        plan(tmp_path, **SMALL | {"lambdas": (1e-2, 1e-3)}),
         resume=True,
         trainer=tmp_path / "absent.py",
         say=lambda _: None,
@@ -87,34 +86,34 @@ def test_a_damaged_result_is_refused(tmp_path, content, message):
     run = plan(tmp_path, **SMALL)[0]
     run.result.parent.mkdir(parents=True)
     run.result.write_text(content)
-    with pytest.raises(SweepError, match=message):
+    with pytest.raises(RobustzooError, match=message):
         stored_result(run)
 
 
 def test_a_result_of_other_settings_is_refused(tmp_path):
     store(plan(tmp_path, **SMALL)[0])
     other = plan(tmp_path, **SMALL | {"steps": 11, "seed": 1})[0]
-    with pytest.raises(SweepError, match="recipe_digest, seed"):
+    with pytest.raises(RobustzooError, match="recipe_digest, seed"):
         stored_result(other)
 
 
 def test_a_folder_in_use_needs_resume(tmp_path):
     store(plan(tmp_path, **SMALL)[0])
-    with pytest.raises(SweepError, match="--resume"):
-        run_sweep(tmp_path, **SMALL)
+    with pytest.raises(RobustzooError, match="--resume"):
+        run_sweep(plan(tmp_path, **SMALL))
 
 
 def test_training_that_fails_shows_the_end_of_its_log(tmp_path):
     trainer = tmp_path / "train.py"
     trainer.write_text("import sys; print('error: no accelerator today'); sys.exit(2)")
-    with pytest.raises(TrainingFailed, match=r"(?s)status 2.*no accelerator today.*--resume"):
-        run_sweep(tmp_path / "out", **SMALL, trainer=trainer, say=lambda _: None)
+    with pytest.raises(RobustzooError, match=r"(?s)status 2.*no accelerator today.*--resume"):
+        run_sweep(plan(tmp_path / "out", **SMALL), trainer=trainer, say=lambda _: None)
     assert not (tmp_path / "out" / "lambda_sweep.csv").exists()
 
 
 def test_an_installed_package_without_a_checkout_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(robustzoo, "__file__", str(tmp_path / "site-packages" / "robustzoo" / "__init__.py"))
-    with pytest.raises(SweepError, match="Clone the repository"):
+    with pytest.raises(RobustzooError, match="Clone the repository"):
         find_trainer()
 
 
@@ -134,22 +133,17 @@ def test_an_installed_package_without_a_checkout_says_so(tmp_path, monkeypatch):
     ],
 )
 def test_bad_arguments_are_refused(tmp_path, wrong, message):
-    with pytest.raises(SweepError, match=message):
-        run_sweep(tmp_path / "out", **SMALL | wrong)
+    with pytest.raises(RobustzooError, match=message):
+        plan(tmp_path / "out", **SMALL | wrong)
     assert not (tmp_path / "out").exists()
-
-
-def test_an_unknown_loss_is_refused(tmp_path):
-    with pytest.raises((ValueError, KeyError), match="atrades"):
-        run_sweep(tmp_path / "out", **SMALL | {"losses": ("atrades",)})
 
 
 def test_figure_of_two_losses(tmp_path):
     rows = [
         {"loss": loss, "lambda": value, **row(50.0)} for loss in ("at", "trades") for value in (1e-3, 1e-2)
     ]
-    first = figure.draw(tmp_path / "a.png", rows).read_bytes()
-    assert first == figure.draw(tmp_path / "b.png", rows).read_bytes()
+    first = draw(tmp_path / "a.png", rows).read_bytes()
+    assert first == draw(tmp_path / "b.png", rows).read_bytes()
 
 
 @pytest.mark.slow
@@ -159,10 +153,10 @@ def test_from_training_to_the_figure(tmp_path, monkeypatch):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     said: list[str] = []
-    asked = {"losses": ("at",), "lambdas": (1e-3, 1e-1), "steps": 6, "say": said.append}
+    asked = {"losses": ("at",), "lambdas": (1e-3, 1e-1), "steps": 6}
     first = plan(tmp_path, losses=("at",), lambdas=(1e-3,), steps=6, seed=0)[0]
     subprocess.run([*first.command(find_trainer()), "--max-steps", "3"], check=True)
-    rows = run_sweep(tmp_path, **asked, resume=True)
+    rows = run_sweep(plan(tmp_path, **asked), resume=True, say=said.append)
     assert sum("training" in line for line in said) == 2
     assert "resuming after step 3" in first.log.read_text()
     assert [r["lambda"] for r in rows] == [1e-3, 1e-1]
@@ -171,5 +165,5 @@ def test_from_training_to_the_figure(tmp_path, monkeypatch):
         assert found["model"].startswith("vit_micro2.digits_linf.at_trh+")
         assert found["trace_top"] > 0.0 and found["trace_all_standard_error"] > 0.0
     assert (tmp_path / "lambda_sweep.png").is_file()
-    assert run_sweep(tmp_path, **asked, resume=True) == rows
+    assert run_sweep(plan(tmp_path, **asked), resume=True, say=said.append) == rows
     assert sum("training" in line for line in said) == 2

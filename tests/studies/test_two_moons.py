@@ -9,18 +9,16 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from robustzoo.diagnostics.relu_network import ReluNetwork
+from robustzoo.errors import RobustzooError
 from robustzoo.studies.two_moons import (
-    StudyError,
     batches_summary,
     compare_batches,
     run_study,
     summary,
 )
-from robustzoo.studies.two_moons import training as moons_training
+from robustzoo.studies.two_moons import moons as moons_training
 from robustzoo.studies.two_moons.batch_sizes import ratios
-from robustzoo.studies.two_moons.measure import measure, probe_square_norms
-from robustzoo.studies.two_moons.study import over_seeds
-from robustzoo.studies.two_moons.training import (
+from robustzoo.studies.two_moons.moons import (
     EPSILON,
     SETTINGS,
     attack,
@@ -30,6 +28,8 @@ from robustzoo.studies.two_moons.training import (
     start_noise,
     train,
 )
+from robustzoo.studies.two_moons.study import over_seeds
+from robustzoo.studies.two_moons.traces import measure, probe_square_norms
 from tests.diagnostics.mlp import mlp, samples, weight_hessian
 
 
@@ -233,7 +233,7 @@ def test_batch_sizes_are_compared_by_the_traces_of_the_last_epochs(short_study, 
     assert ratios(found)[50]["Top"] == pytest.approx(top)
     assert "of epochs 1 to 1, then of 2 seeds" in batches_summary(found, 1)
     for wrong in ((30,), (), (50, 50)):
-        with pytest.raises(StudyError, match="divisors of the 500 points"):
+        with pytest.raises(RobustzooError, match="divisors of the 500 points"):
             compare_batches(tmp_path / "new", wrong)
     assert not (tmp_path / "new").exists()
 
@@ -247,18 +247,14 @@ def test_batch_sizes_are_compared_by_the_traces_of_the_last_epochs(short_study, 
         ({"seeds": (1, 1)}, "each once"),
         ({"seeds": (-1,)}, "not negative"),
         ({"workers": 0}, "workers is 0"),
+        ({"out": "taken"}, "is a file"),
     ],
 )
 def test_bad_arguments_are_refused(tmp_path, wrong, message):
-    with pytest.raises(StudyError, match=message):
-        run_study(tmp_path / "out", **wrong)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_file_is_no_folder(tmp_path):
-    (tmp_path / "taken").write_text("")
-    with pytest.raises(StudyError, match="is a file"):
-        run_study(tmp_path / "taken")
+    (tmp_path / "taken").touch()
+    with pytest.raises(RobustzooError, match=message):
+        run_study(**{**wrong, "out": tmp_path / wrong.get("out", "out")})
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 @pytest.mark.slow

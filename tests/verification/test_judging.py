@@ -10,9 +10,8 @@ from robustzoo.verification.spot import Bounds, Spot
 
 
 def judged(claimed: int, found: int, n: int, tolerance: int = 3) -> ClaimReport:
-    report = ClaimReport(
-        None, tolerance, "not comparable", {"clean": HOLDS, "upper": NOT_TESTED, "lower": NOT_TESTED}
-    )
+    report = ClaimReport.untested(None, tolerance)
+    report.parts["clean"] = HOLDS
     report.numbers = {"n": n, "clean_found": n, "robust_claimed": claimed, "robust_found": found}
     judge_full(report)
     return report
@@ -41,7 +40,7 @@ def test_bounds_that_allow_any_count_are_not_tested(claimed, found, n, upper, lo
     [(3, 3, 3, "consistent"), (3, 1, 1, "inconclusive"), (2, 3, 3, "inconclusive"), (0, 3, 0, "consistent")],
 )
 def test_replay_of_three_images_is_consistent_only_with_equal_counts(claimed, clean, bound, outcome):
-    report = ClaimReport(None, 3, "not comparable", dict.fromkeys(("clean", "upper", "lower"), NOT_TESTED))
+    report = ClaimReport.untested(None, 3)
     report.numbers = {"n": 3, "clean_claimed": 3, "clean_found": clean, "clean_in_evidence": 3}
     report.numbers |= {"robust_claimed": claimed, "robust_in_evidence": claimed}
     report.numbers |= {"robust_at_most": bound, "witnesses_valid": clean - bound}
@@ -52,9 +51,8 @@ def test_replay_of_three_images_is_consistent_only_with_equal_counts(claimed, cl
 
 def spotted(claimed, clean, bound, found, n=100, tolerance=3, clean_part=HOLDS) -> ClaimReport:
     """A claim after a spot check; `found`: (survivors, drawn, failures, low, high), or None."""
-    report = ClaimReport(
-        None, tolerance, "not comparable", {"clean": clean_part, "upper": NOT_TESTED, "lower": NOT_TESTED}
-    )
+    report = ClaimReport.untested(None, tolerance)
+    report.parts["clean"] = clean_part
     report.numbers = {"n": n, "clean_found": clean, "robust_claimed": claimed, "robust_at_most": bound}
     judge_spot(report, None if found is None else Spot(*found))
     return report

@@ -1,109 +1,189 @@
-"""Train the digits TrH recipes with several lambdas, measure each model, and write a table and a figure.
-
-Models are trained by the project's own command, one process after the other, and measured on the images kept
-out of the training split; no test image is looked at, so a lambda may be chosen by the result. A run that is
-done is never done again, and one that was interrupted goes on from its newest checkpoint.
-"""
+"""What a lambda sweep trains, and whether it can be run as asked: judged before torch is loaded."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable, Sequence
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robustzoo.atomic_files import write_text
-from robustzoo.diagnostics.results import write_csv
-from robustzoo.studies.lambda_sweep.planning import (
-    LAMBDAS,
-    LOSSES,
-    Run,
-    SweepError,
-    check_place,
-    find_trainer,
-    plan,
-    stored_result,
-)
+import robustzoo
+from robustzoo import atomic_files
+from robustzoo.errors import RobustzooError
+from robustzoo.registry import Recipe, catalog, recipe
+from robustzoo.registry.names import did_you_mean
 
-TABLE, FIGURE = "lambda_sweep.csv", "lambda_sweep.png"
-_LAST_LINES = 12
+LOSSES = ("at", "trades")
+LAMBDAS = (1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2)  # the values that the paper searched
+BASE = "vit_micro2.digits_linf"
+_SCHEMA = "robustzoo.lambda-sweep/1"
+_LAMBDA = "expected a finite number above 0, such as 1e-3"
 
 
-class TrainingFailed(SweepError):
-    """The training command of one run ended with an error."""
+@dataclass(frozen=True)
+class Run:
+    """One model of the sweep: what to train, and where it goes."""
+
+    loss: str
+    trh_lambda: float
+    overrides: dict[str, str]
+    seed: int
+    out: Path
+
+    @property
+    def name(self) -> str:
+        """Registry name of the recipe that is changed."""
+        return f"{BASE}.{self.loss}_trh"
+
+    @property
+    def folder(self) -> Path:
+        """The run folder of the training command; its log and the result lie beside it."""
+        return self.out / "runs" / f"{self.loss}_lambda{self.trh_lambda!r}"
+
+    @property
+    def result(self) -> Path:
+        return self.folder.with_suffix(self.folder.suffix + ".json")
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_suffix(self.folder.suffix + ".log")
+
+    def recipe(self) -> Recipe:
+        return recipe(self.name, self.overrides)
+
+    def identity(self) -> dict[str, Any]:
+        """What makes a stored result this run's."""
+        return {"schema": _SCHEMA, "recipe_digest": self.recipe().digest, "seed": self.seed}
+
+    def command(self, trainer: Path) -> list[str]:
+        changes = [text for key, value in self.overrides.items() for text in ("--set", f"{key}={value}")]
+        options = ["--seed", str(self.seed), "--out", str(self.folder)]
+        started = ["--resume"] if (self.folder / "config.json").exists() else []
+        return [sys.executable, str(trainer), self.name, *changes, *options, *started]
 
 
-def run_sweep(
+def plan(
     out: str | Path,
     *,
     losses: Sequence[str] = LOSSES,
     lambdas: Sequence[float] = LAMBDAS,
     steps: int | None = None,
     seed: int = 0,
-    resume: bool = False,
-    trainer: Path | None = None,
-    say: Callable[[str], None] = print,
-) -> list[dict[str, Any]]:
-    """Train and measure one model per loss and lambda; write lambda_sweep.csv and .png into `out`.
+) -> list[Run]:
+    """The runs of a sweep, by loss and ascending lambda. At least one.
 
     Args:
-        out: a new or empty folder, or with `resume` that of an earlier sweep, whose finished runs are kept.
+        out: a new or empty folder, or that of an earlier sweep that is to be resumed.
         losses: of "at", "trades", "alp", "mart".
         lambdas: weights of the trace, each above 0.
         steps: optimizer steps of each training; its warm-ups shrink in proportion. Default: the recipe's.
         seed: of every training and of the attacks that measure.
-        trainer: the training command; default: training/train.py of the checkout that this package is in.
-        say: gets a line per stage.
-
-    Returns:
-        The rows of the table (see `measure.COLUMNS`), by loss and lambda.
 
     Raises:
-        SweepError: bad arguments, a folder in use, no checkout, or a result of other settings.
-        TrainingFailed: training ended with an error; repeat with `resume`.
+        RobustzooError: nothing to do, a value given twice, an unknown loss, a lambda that is not finite and
+            above 0, or steps below 1.
     """
-    out = Path(out)
-    runs = plan(out, losses=losses, lambdas=lambdas, steps=steps, seed=seed)
-    check_place(out, resume=resume)
-    trainer = find_trainer() if trainer is None else trainer
-    known = [stored_result(run) for run in runs]  # refused before hours are spent
-
-    # Only here, and before any training: they load torch and matplotlib, and bad arguments are told at once.
-    from robustzoo.studies.lambda_sweep import figure
-    from robustzoo.studies.lambda_sweep.measure import COLUMNS, measure
-
-    rows = []
-    for number, (run, row) in enumerate(zip(runs, known, strict=True), 1):
-        label = f"{number}/{len(runs)} {run.loss} lambda {run.trh_lambda:g}"
-        if row is None:
-            say(f"{label}: training {run.recipe().total_steps:,} steps (log: {run.log})")
-            train(run, trainer)
-            say(f"{label}: measuring on the held-out images")
-            row = measure(run.folder / "model", seed=run.seed)
-            document = {**run.identity(), "row": row}
-            write_text(run.result, json.dumps(document, indent=1) + "\n")
-        row = {"loss": run.loss, "lambda": run.trh_lambda, **row}
-        say(f"{label}: apgd-ce {row['apgd_ce_percent']:.1f} %, clean {row['clean_percent']:.1f} %")
-        rows.append(row)
-    write_csv(out / TABLE, COLUMNS, rows)
-    figure.draw(out / FIGURE, rows)
-    return rows
+    for what, values in (("losses", losses), ("lambdas", lambdas)):
+        if not values or len(set(values)) < len(values):
+            raise RobustzooError(f"{what} are {list(values)}; expected at least one, each once")
+    for loss in losses:
+        if loss not in catalog.LOSSES:
+            raise RobustzooError(
+                f"{loss!r} is no loss; expected one or more of {', '.join(catalog.LOSSES)}, with commas "
+                f"between them (--losses at,trades).{did_you_mean(loss, list(catalog.LOSSES))}"
+            )
+    for value in lambdas:
+        if not (math.isfinite(value) and value > 0):
+            without = "; without the trace it is another recipe (LOSS_base)" if value == 0 else ""
+            raise RobustzooError(f"lambda is {value:g}; {_LAMBDA}{without}")
+    if steps is not None and steps < 1:
+        raise RobustzooError(f"steps is {steps}; expected at least 1")
+    runs = []
+    for loss in losses:
+        length = {} if steps is None else _shortened(recipe(f"{BASE}.{loss}_trh"), steps)
+        for value in sorted(lambdas):
+            run = Run(loss, float(value), {"trh_lambda": repr(float(value)), **length}, seed, Path(out))
+            run.recipe()  # a value that the recipe refuses is refused here
+            runs.append(run)
+    return runs
 
 
-def train(run: Run, trainer: Path) -> None:
-    """Run the training command to its end, with its output in the log.
+def read_lambdas(text: str) -> tuple[float, ...]:
+    """The weights of the trace in a text such as "1e-4,1e-3".
 
     Raises:
-        TrainingFailed: with the last lines of the log.
+        RobustzooError: a part that is no number.
     """
-    run.log.parent.mkdir(parents=True, exist_ok=True)
-    with run.log.open("a", encoding="utf-8") as log:
-        code = subprocess.run(run.command(trainer), stdout=log, stderr=subprocess.STDOUT).returncode
-    if code:
-        tail = run.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
-        raise TrainingFailed(
-            f"training {run.name} with lambda {run.trh_lambda:g} ended with status {code}; {run.log} ends:\n"
-            + "\n".join(f"  {line}" for line in tail)
-            + "\nWhen the cause is removed, repeat the command with --resume"
+    values = []
+    for part in text.split(","):
+        try:
+            values.append(float(part))
+        except ValueError:
+            raise RobustzooError(
+                f"--lambdas {text!r}: {part.strip()!r} is no number; expected finite numbers above 0 with "
+                "commas between them, such as 1e-4,1e-3"
+            ) from None
+    return tuple(values)
+
+
+def read_losses(text: str) -> tuple[str, ...]:
+    """The losses in a text such as "at,trades"; `plan` judges them."""
+    return tuple(part.strip() for part in text.split(","))
+
+
+def check_place(out: Path, *, resume: bool) -> None:
+    """Raise RobustzooError where `out` is a file, cannot be written, or is in use and not to be resumed."""
+    if (reason := atomic_files.why_unwritable(out)) is not None:
+        raise RobustzooError(f"{reason}; choose another --out")
+    if out.is_dir() and any(out.iterdir()) and not resume:
+        raise RobustzooError(f"{out} is not empty; continue its sweep with --resume, or choose another --out")
+
+
+def stored_result(run: Run) -> dict[str, Any] | None:
+    """The row of a finished run, None where there is none.
+
+    Raises:
+        RobustzooError: the file is of other settings, or no result.
+    """
+    try:
+        document = json.loads(run.result.read_text(encoding="utf-8"))
+        row = document["row"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise RobustzooError(
+            f"{run.result} is no result of a sweep ({error}); delete it to measure again"
+        ) from error
+    changed = [key for key, value in run.identity().items() if document.get(key) != value]
+    if changed:
+        raise RobustzooError(
+            f"{run.result} was made with another {', '.join(changed)}; repeat the sweep with the options it "
+            "was started with, or choose another --out"
         )
+    return row
+
+
+def find_trainer() -> Path:
+    """training/train.py beside the package.
+
+    Raises:
+        RobustzooError: the package is not in a checkout.
+    """
+    path = Path(robustzoo.__file__).resolve().parents[1] / "training" / "train.py"
+    if not path.is_file():
+        raise RobustzooError(
+            f"lambda-sweep trains models with training/train.py, which is part of the repository and not of "
+            f"the installed package ({path} does not exist). Clone the repository, install it with "
+            "pip install -e '.[train]', and run the sweep from there"
+        )
+    return path
+
+
+def _shortened(made: Recipe, steps: int) -> dict[str, str]:
+    scale = steps / made.total_steps
+    lengths = {"warmup_steps": made.warmup_steps, "attack_warmup_steps": made.attack_warmup_steps}
+    scaled = {key: str(min(steps, int(value * scale))) for key, value in lengths.items()}
+    return {"total_steps": str(steps), **scaled}

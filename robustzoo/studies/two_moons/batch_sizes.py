@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import median
 
 from robustzoo.diagnostics.results import write_csv
-from robustzoo.studies.two_moons.measure import whole_traces
-from robustzoo.studies.two_moons.study import SEEDS, StudyError, check_arguments, in_processes
-from robustzoo.studies.two_moons.training import EPOCHS, POINTS, SETTINGS, train
+from robustzoo.errors import RobustzooError
+from robustzoo.studies.two_moons.moons import EPOCHS, POINTS, SETTINGS, train
+from robustzoo.studies.two_moons.study import SEEDS, check_arguments, in_processes
+from robustzoo.studies.two_moons.traces import whole_traces
 
 LAST = 10
 COLUMNS = ("batch_size", "seed", "setting", "trace")
@@ -48,13 +49,13 @@ def compare_batches(
         The rows of the file, by batch size and seed as given, then setting.
 
     Raises:
-        StudyError: an argument out of range, or nothing can be written in `out`.
+        RobustzooError: an argument out of range, or nothing can be written in `out`.
     """
     out = Path(out)
     check_arguments(out, seeds, epochs, workers)
     wrong = [size for size in batch_sizes if size < 1 or POINTS % size]
     if wrong or not batch_sizes or len(set(batch_sizes)) < len(batch_sizes):
-        raise StudyError(
+        raise RobustzooError(
             f"batch sizes are {list(batch_sizes)}; expected divisors of the {POINTS} points, each once"
         )
     runs = [(size, seed) for size in batch_sizes for seed in seeds]

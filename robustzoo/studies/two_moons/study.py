@@ -14,9 +14,10 @@ import torch
 
 from robustzoo import atomic_files
 from robustzoo.diagnostics.results import write_csv
-from robustzoo.studies.two_moons import figures
-from robustzoo.studies.two_moons.measure import ALL, Row, measure
-from robustzoo.studies.two_moons.training import EPOCHS, SETTINGS, train
+from robustzoo.errors import RobustzooError
+from robustzoo.studies.two_moons import curves
+from robustzoo.studies.two_moons.moons import EPOCHS, SETTINGS, train
+from robustzoo.studies.two_moons.traces import ALL, Row, measure
 
 SEEDS = (0, 1, 2, 3, 4)
 PROBES = 16
@@ -26,10 +27,6 @@ MEDIANS, PER_SEED = "two_moons.csv", "two_moons_seeds.csv"
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class StudyError(ValueError):
-    """Arguments with which the study cannot be run."""
 
 
 def run_study(
@@ -58,13 +55,13 @@ def run_study(
         The rows of two_moons_seeds.csv, by seed, epoch and setting.
 
     Raises:
-        StudyError: an argument out of range, or nothing can be written in `out`. Nothing is written on
+        RobustzooError: an argument out of range, or nothing can be written in `out`. Nothing is written on
             any error.
     """
     out = Path(out)
     check_arguments(out, seeds, epochs, workers)
     if probes < 2:
-        raise StudyError(f"probes is {probes}; expected at least 2")
+        raise RobustzooError(f"probes is {probes}; expected at least 2")
     rows = []
     for found in in_processes(partial(_one_seed, epochs=epochs, probes=probes), seeds, workers):
         rows += found
@@ -74,19 +71,19 @@ def run_study(
     medians = over_seeds(rows)
     write_csv(out / PER_SEED, SEED_COLUMNS, [row.record() for row in rows])
     write_csv(out / MEDIANS, COLUMNS, medians)
-    figures.draw(out, rows)
+    curves.draw(out, rows)
     return rows
 
 
 def check_arguments(out: Path, seeds: Sequence[int], epochs: int, workers: int | None) -> None:
-    """Raises StudyError: nothing can be written in `out`, or another argument is out of range."""
+    """Raises RobustzooError: nothing can be written in `out`, or another argument is out of range."""
     if (reason := atomic_files.why_unwritable(out)) is not None:
-        raise StudyError(f"{reason}; give a folder for the tables and figures (--out DIR)")
+        raise RobustzooError(f"{reason}; give a folder for the tables and figures (--out DIR)")
     for name, value in (("epochs", epochs), ("workers", 1 if workers is None else workers)):
         if value < 1:
-            raise StudyError(f"{name} is {value}; expected at least 1")
+            raise RobustzooError(f"{name} is {value}; expected at least 1")
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise StudyError(f"seeds are {list(seeds)}; expected at least one, each once and not negative")
+        raise RobustzooError(f"seeds are {list(seeds)}; expected at least one, each once and not negative")
 
 
 def in_processes(task: Callable[[T], R], arguments: Sequence[T], workers: int | None) -> Iterator[R]:

@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from robustzoo import keyed_noise
-from robustzoo.diagnostics.frobenius import block_square_norms, eigenvalue_std
-from robustzoo.diagnostics.layer_relation import layer_traces
-from robustzoo.diagnostics.relu_network import ReluNetwork
-from robustzoo.studies.two_moons.training import SETTINGS, attack, losses, start_noise
+from robustzoo.diagnostics.relu_network import (
+    ReluNetwork,
+    block_square_norms,
+    eigenvalue_std,
+    layer_traces,
+)
+from robustzoo.studies.two_moons.moons import SETTINGS, attack, losses, start_noise
 
 ALL = "all"
 

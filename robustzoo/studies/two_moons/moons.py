@@ -19,8 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from robustzoo import keyed_noise
 from robustzoo.data import TrainingOrder
-from robustzoo.diagnostics.layer_relation import layer_traces
-from robustzoo.diagnostics.relu_network import ReluNetwork
+from robustzoo.diagnostics.relu_network import ReluNetwork, layer_traces
 
 # Setting -> lambda of each layer's trace, from the first layer to the top.
 SETTINGS = {"Standard": (0.0, 0.0, 0.0), "Top": (0.0, 0.0, 0.5), "Full": (0.05, 0.05, 0.05)}

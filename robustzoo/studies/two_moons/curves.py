@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from robustzoo.diagnostics.results import write_figure
-from robustzoo.studies.two_moons.measure import ALL, Row
-from robustzoo.studies.two_moons.training import SETTINGS
+from robustzoo.studies.two_moons.moons import SETTINGS
+from robustzoo.studies.two_moons.traces import ALL, Row
 
 TRACE, SPECTRUM = "two_moons_trace.png", "two_moons_spectrum.png"
 _COLOURS = {"Standard": "tab:blue", "Top": "tab:orange", "Full": "tab:green"}  # as in the paper

@@ -6,9 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from robustzoo.diagnostics.frobenius import block_square_norms, class_root, eigenvalue_std
-from robustzoo.diagnostics.layer_relation import column_sums, largest_entries, layer_traces
-from robustzoo.diagnostics.relu_network import NotReluNetwork, ReluNetwork
+from robustzoo.diagnostics.relu_network import (
+    ReluNetwork,
+    block_square_norms,
+    class_root,
+    column_sums,
+    eigenvalue_std,
+    largest_entries,
+    layer_traces,
+)
+from robustzoo.errors import RobustzooError
 from tests.diagnostics.mlp import mlp, samples, weight_hessian
 
 SHAPES = [(3, 7, 6, 4), (3, 5, 2), (3, 4), (3, 6, 5, 4, 3), (3, 8, 2)]
@@ -146,7 +153,7 @@ def test_equal_eigenvalues_have_no_spread():
     ],
 )
 def test_other_modules_are_refused(module):
-    with pytest.raises(NotReluNetwork, match=r"Linear, ReLU, Linear"):
+    with pytest.raises(RobustzooError, match=r"Linear, ReLU, Linear"):
         ReluNetwork.of(module)
 
 
