@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from robustzoo.hub.names import is_folder, refuse_unpublished, registered_entry, shortened
+from robustzoo.hub.references import is_folder, refuse_unpublished, registered_entry, shortened
 from robustzoo.registry import Recipe
 from robustzoo.registry.catalog import DATASETS
 
@@ -27,7 +27,7 @@ def recipe_of(model: str) -> Recipe | None:
     """The recipe of a registry name with weights; None for a folder or a Hub reference, not looked into here.
 
     Raises:
-        UnknownName, IncompatibleName, NotPublished: as `robustzoo.load`.
+        UnknownName, IncompatibleName, RobustzooError: as `robustzoo.load`.
         click.UsageError: no such folder.
     """
     registered = registered_entry(model)

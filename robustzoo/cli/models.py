@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robustzoo.cli.say import say
-from robustzoo.hub.names import refuse_unpublished, registered_entry
+from robustzoo.hub.references import refuse_unpublished, registered_entry
 
 if TYPE_CHECKING:
     from torch import nn
@@ -74,7 +74,7 @@ def open_model(text: str) -> OpenedModel:
 
     Raises:
         ModelArgumentError: the file or its function does not give a module, or no function is named.
-        ForeignModelError, HubError and what `robustzoo.load` raises: see there.
+        what `robustzoo.load` raises: see there.
     """
     if _is_file(text):
         raise ModelArgumentError(f"{text} names no function; expected FILE.py:FUNCTION")
@@ -84,11 +84,11 @@ def open_model(text: str) -> OpenedModel:
             _made_by(Path(match["file"]), match["name"]), f"{Path(match['file']).name}:{match['name']}"
         )
     if text.startswith(_TIMM):
-        from robustzoo.models.foreign import timm_model
+        from robustzoo.models.timm_models import timm_model
 
         return OpenedModel(timm_model(text.removeprefix(_TIMM)))
     if text.startswith(_HUB):
-        from robustzoo.hub.foreign import load_repository
+        from robustzoo.hub.load import load_repository
 
         loaded = load_repository(text)
         return OpenedModel(loaded, None, None if loaded.recipe is None else loaded.recipe.dataset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,7 @@ from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
 from robustzoo.evaluation.guards import probe_images, read_probe
 from robustzoo.evaluation.progress import Reporter
-from robustzoo.models.folder import read_folder, verify_sha256
-from robustzoo.registry.digests import sha256_file
+from robustzoo.models.folder import ModelFolder, read_folder
 from robustzoo.verification.comparable import (
     card_differences,
     card_text,
@@ -72,7 +72,7 @@ _OTHER_WEIGHTS = (
 
 
 def verify(
-    folder: str | Path,
+    folder: str | PathLike[str],
     *,
     card: str | Path | None = None,
     mode: str = "replay",
@@ -114,18 +114,19 @@ def verify(
         log: append one JSON line to this file, in a folder that exists.
 
     Raises:
-        HashMismatch: the weights are not those that `sha256`, the card or the Evidence names, or the witness
-            file is not the one that the Evidence names. (A missing witness file is noted: replay then cannot
-            test that the model is at most as robust as claimed.)
+        RobustzooError: the weights are not those that `sha256`, the card or the Evidence names, or the
+            witness file is not the one that the Evidence names. (A missing witness file is noted: replay then
+            cannot test that the model is at most as robust as claimed.)
         CardError: no card, one without claims, one whose text states other numbers than its metadata, or one
             that says anything else than the folder's recipe and evidence give (the author's notes excepted).
-        FolderError, EvidenceError, WitnessError: a file of the folder is missing, damaged or contradicts
+        RobustzooError, EvidenceError, WitnessError: a file of the folder is missing, damaged or contradicts
             itself.
         DataError, MissingData: the images cannot be had.
         VerificationError: a wrong argument, no Evidence in the folder, or a log that cannot be written (the
             error's `report` is then what would have been returned).
     """
-    folder = Path(folder)
+    opened = ModelFolder.of(folder)
+    folder = opened.path
     if mode not in MODES:
         raise VerificationError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
     if require not in (None, "confirmed"):
@@ -147,7 +148,6 @@ def verify(
     _check_tolerance(tolerance, claims)
     require_same(text, claims, weights_sha256(text))
     documents = evidence_documents(folder)
-    weights = folder / "model.safetensors"
     pairs = [(claim, *closest(claim, documents)) for claim in claims]
     refuse_unread(data, (evidence for _, evidence, _ in pairs))
     for expected in (
@@ -156,11 +156,11 @@ def verify(
         *(evidence.doc["model"]["sha256"] for _, evidence, _ in pairs),
     ):
         if expected is not None:
-            verify_sha256(weights, expected, next_step=_OTHER_WEIGHTS)
+            opened.require_sha256(expected, next_step=_OTHER_WEIGHTS)
     for _, evidence, path in pairs:
         check_witness_file(evidence, path)
-    found = sha256_file(weights)
-    model = read_folder(folder, found)
+    found = opened.sha256
+    model = read_folder(opened)
     differences = [card_differences(claim, evidence, model) for claim, evidence, _ in pairs]
     if not any(differences):
         stated = [(claim, evidence) for claim, evidence, _ in pairs]
