@@ -13,8 +13,7 @@ import click
 
 from robustzoo.cli.json_errors import message_of, passes_through, report_error
 from robustzoo.cli.say import say_error
-from robustzoo.printable import printable
-from robustzoo.unfailing_stream import keep_messages_from_failing
+from robustzoo.streams import keep_messages_from_failing, printable
 
 INTERRUPTED = 128 + 2  # the signal's number is 2
 

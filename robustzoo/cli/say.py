@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from robustzoo.printable import printable
+from robustzoo.streams import printable
 
 
 def say(text: str = "", *, err: bool = False) -> None:
     """Print text and a line end: on the standard output, or for messages on the standard error.
 
-    What is no visible character is written out (`robustzoo.printable`). Values of files within the text were
+    What is no visible character is written out (`robustzoo.streams`). Values of files within the text were
     made `one_line` by whoever put them there.
     """
     click.echo(printable(text), err=err)

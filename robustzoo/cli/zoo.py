@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from robustzoo.cli.say import say
-from robustzoo.printable import one_line
 from robustzoo.registry import entry, list_models
 from robustzoo.registry import recipe as make_recipe
 from robustzoo.registry.catalog import THREATS
@@ -20,6 +19,7 @@ from robustzoo.registry.names import parse
 from robustzoo.registry.overrides import parse_assignments
 from robustzoo.registry.packages import brought, problems
 from robustzoo.registry.pinned import pin_problem
+from robustzoo.streams import one_line
 
 NOTHING = 1  # exit code, as of grep
 

@@ -13,7 +13,7 @@ from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.cards.paired import Paired
 from robustzoo.cards.published import all_evidence
-from robustzoo.printable import one_line
+from robustzoo.streams import one_line
 
 
 class ComparisonError(ValueError):

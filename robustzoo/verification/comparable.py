@@ -18,7 +18,7 @@ from robustzoo.cards.published import evidence_files
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset, evaluation_subset, open_data, pixel_digest
 from robustzoo.data.datasets import WITHOUT_FILES
-from robustzoo.data.fitting import Fit
+from robustzoo.data.fit import Fit
 from robustzoo.data.sources import data_place
 from robustzoo.models.folder import verify_sha256
 from robustzoo.models.pixel_model import PixelModel

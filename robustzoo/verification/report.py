@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from robustzoo.cards.claims import Claim
-from robustzoo.printable import one_line
+from robustzoo.streams import one_line
 
 HOLDS, REFUTED, NOT_TESTED = "holds", "refuted", "not tested"
 # Outcome -> exit code, the gravest first: a report on several claims has the outcome of the gravest.

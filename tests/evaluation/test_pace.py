@@ -15,7 +15,7 @@ LANES = 4
 def test_what_is_in_the_lanes_does_not_inflate_it():
     """Four images of equal cost, a pass a second: the estimates are right, or there is none yet."""
     chosen = protocol("apgd-ce+t", ThreatModel.parse("linf:8/255"), 10)
-    costs = [sum(member.passes) for member in chosen.members]
+    costs = [sum(attack.passes) for attack in chosen.attacks]
     ledger = Ledger(range(LANES), [attack.name for attack in chosen.attacks], LANES)
     events: list[dict] = []
     now = 0.0
