@@ -36,9 +36,9 @@ from robustzoo.cards.witnesses import Witnesses
 from robustzoo.evaluation.journal import Journal, stored_key
 from robustzoo.evaluation.ledger import Finding
 from robustzoo.evaluation.prepare import open_samples
+from robustzoo.models.config import read_config
 from robustzoo.models.folder import read_folder
-from robustzoo.models.folder_config import read_config
-from robustzoo.models.weights_file import read_weights
+from robustzoo.models.weights import read_weights
 from robustzoo.registry import ThreatModel, entries, packages, recipe
 from robustzoo.registry.overrides import parse_assignments
 

@@ -17,14 +17,13 @@ _PUBLIC = {
     "list_models": "robustzoo.registry.entries",
     "load": "robustzoo.hub.load",
     "recipe": "robustzoo.registry.recipes",
-    "verify": "robustzoo.hub.verify",
+    "verify": "robustzoo.hub.load",
 }
 __all__ = ["ThreatModel", "__version__", "evaluate", "list_models", "load", "recipe", "verify"]
 
 if TYPE_CHECKING:
     from robustzoo.evaluation.evaluate import evaluate
-    from robustzoo.hub.load import load
-    from robustzoo.hub.verify import verify
+    from robustzoo.hub.load import load, verify
     from robustzoo.registry.entries import list_models
     from robustzoo.registry.recipes import recipe
     from robustzoo.registry.threat_model import ThreatModel

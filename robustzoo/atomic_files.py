@@ -1,4 +1,5 @@
-"""Files and folders written whole or not at all, and on the disk when the call returns."""
+"""Files and folders written whole or not at all, and on the disk when the call returns; a folder that one
+process holds at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
+from robustzoo.errors import RobustzooError
+
+try:
+    import fcntl
+except ImportError:  # Windows: nothing is held
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"  # the file in a folder that its holder has locked
 _ABANDONED = 3600.0  # seconds without a change, after which what has a temporary name is a dead process's
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux
 
@@ -183,3 +193,39 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class FolderInUse(RobustzooError):
+    """Another process holds the folder."""
+
+
+def hold(folder: Path) -> BinaryIO | None:
+    """Make `folder` and hold it until what is returned is closed, forgotten, or the process ends.
+
+    Returns:
+        `folder/.lock`, open, and still the file of that name; None on Windows. On file systems that know no
+        locks nothing is held.
+
+    Raises:
+        FolderInUse: another process holds it. OSError: nothing can be written there.
+    """
+    path = folder / LOCK
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        if fcntl is None:
+            return None
+        try:
+            file = path.open("ab")
+        except FileNotFoundError:  # the holder before has just removed its empty folder
+            continue
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise FolderInUse(f"another process holds {folder}") from error
+        except OSError:
+            return file  # a file system without locks
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()  # the holder before removed the file after it was opened here

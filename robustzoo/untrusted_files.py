@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
+
+from robustzoo.errors import RobustzooError
 
 # What `stat` finds where a file was expected, in words.
 _KINDS = {
@@ -54,6 +58,17 @@ def read_text(path: str | Path, limit: int, encoding: str = "utf-8") -> str:
     """`read_bytes` as text, line ends as `\\n`. Raises: UnicodeDecodeError too."""
     text = read_bytes(path, limit).decode(encoding)
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_object(path: str | Path, limit: int) -> dict[str, Any]:
+    """`read_bytes` as a JSON object. Raises: RobustzooError too, for what is none."""
+    try:
+        document = json.loads(read_bytes(path, limit))
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, endless numbers, too many brackets
+        raise RobustzooError(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise RobustzooError(f"{path} holds a {type(document).__name__}; expected a JSON object")
+    return document
 
 
 def _check(path: str | Path, found: os.stat_result, limit: int) -> None:

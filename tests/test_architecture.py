@@ -18,10 +18,8 @@ SCRIPTS = sorted((ROOT / "training").glob("*.py"))
 LEAVES = {
     "atomic_files",
     "errors",
-    "folder_lock",
     "keyed_noise",
-    "printable",
-    "unfailing_stream",
+    "streams",
     "untrusted_files",
 }
 # Room -> the rooms of the package that it may import, beside the leaves.

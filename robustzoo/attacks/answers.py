@@ -15,8 +15,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from robustzoo.errors import RobustzooError
 
-class NonFiniteLogits(ValueError):
+
+class NonFiniteLogits(RobustzooError):
     """A network that answered NaN or infinity for an image in [0, 1]."""
 
     def __init__(self, ids: list[int]) -> None:

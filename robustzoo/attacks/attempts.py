@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from robustzoo.attacks.answers import NonFiniteLogits
-from robustzoo.attacks.members import Member
+from robustzoo.attacks.protocols import Attack
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one member did to one sample. `target` is None for untargeted attacks, `point` (C, H, W) on the
+    """What one attack did to one sample. `target` is None for untargeted attacks, `point` (C, H, W) on the
     CPU. `blind`: it asked for gradients, and every one was zero at every pixel."""
 
     id: int
@@ -59,9 +59,9 @@ class Attempt:
 class Attempts:
     """Hands out the attempts on a sample in order, and puts together what is found."""
 
-    def __init__(self, sample: Sample, member: Member) -> None:
-        self.sample, self._member = sample, member
-        self._end = member.attempts  # attempts from here on are not needed
+    def __init__(self, sample: Sample, attack: Attack) -> None:
+        self.sample, self._attack = sample, attack
+        self._end = attack.attempts  # attempts from here on are not needed
         self._begun = 0
         self._ended: dict[int, Attempt] = {}
 
@@ -103,7 +103,7 @@ class Attempts:
             id=self.sample.id,
             broken=last.point is not None,
             target=last.target,
-            restart=(self._end - 1) % self._member.restarts,
+            restart=(self._end - 1) % self._attack.restarts,
             iteration=last.iteration,
             point=last.point,
             forwards=sum(attempt.forwards for attempt in needed),

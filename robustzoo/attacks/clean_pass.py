@@ -12,7 +12,7 @@ from torch import nn
 from robustzoo.attacks.answers import check_finite, predict
 from robustzoo.attacks.attempts import Sample
 from robustzoo.attacks.lanes import Lanes
-from robustzoo.attacks.members import MAX_CANDIDATES
+from robustzoo.attacks.protocols import MAX_CANDIDATES
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,10 @@ from torch import Tensor
 from robustzoo import keyed_noise
 from robustzoo.attacks.answers import gradient
 from robustzoo.attacks.apgd import scaled_start
-from robustzoo.attacks.hyperplane import toward_hyperplane
+from robustzoo.attacks.attack_losses import targeted_margin
+from robustzoo.attacks.geometry import dual_norm, per_sample, perturbation_norm, toward_hyperplane
 from robustzoo.attacks.lanes import Lanes, Search, select
-from robustzoo.attacks.losses import targeted_margin
-from robustzoo.attacks.members import Member
-from robustzoo.attacks.projections import dual_norm, per_sample, perturbation_norm
+from robustzoo.attacks.protocols import Attack
 
 
 class FAB(Search):
@@ -26,8 +25,8 @@ class FAB(Search):
     would need the gradient of all.
     """
 
-    def __init__(self, member: Member, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
-        super().__init__(member, lanes, norm, eps, seed)
+    def __init__(self, attack: Attack, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
+        super().__init__(attack, lanes, norm, eps, seed)
         self.differentiates, self.looks = True, False
 
     def begin(self, starting: Tensor) -> None:
@@ -42,15 +41,15 @@ class FAB(Search):
             self.differentiates, self.looks = False, True
             return torch.zeros_like(self.lanes.active)
         fooled = logits.argmax(1) != self.lanes.y
-        x, beta = self.lanes.x, self.member.constants["beta"]
+        x, beta = self.lanes.x, self.attack.constants["beta"]
         self.points = select(fooled, x + beta * (self.points - x), self.points)
         self.differentiates, self.looks = True, False
-        return self.iteration >= self.member.iterations
+        return self.iteration >= self.attack.iterations
 
     def _step(self, loss: Tensor, grad: Tensor) -> Tensor:
         """To the linearised boundary, from the current point and, with weight alpha, from the image
         itself."""
-        constants, x, points = self.member.constants, self.lanes.x, self.points
+        constants, x, points = self.attack.constants, self.lanes.x, self.points
         w = grad.flatten(1)
         from_image = (w * (points - x).flatten(1)).sum(1) - loss
         moves = toward_hyperplane(

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from robustzoo.attacks.answers import NonFiniteLogits, gradient, predict
+from robustzoo.attacks.attack_losses import attack_loss
 from robustzoo.attacks.attempts import Attempt, Attempts, Outcome, Sample
-from robustzoo.attacks.losses import attack_loss
-from robustzoo.attacks.members import Member
-from robustzoo.attacks.projections import in_ball, per_sample, safe_radius
+from robustzoo.attacks.geometry import in_ball, per_sample, safe_radius
+from robustzoo.attacks.protocols import Attack
 
 
 class Lanes:
@@ -48,7 +48,7 @@ class Lanes:
         assert work is not None, f"lane {lane} is not in use"
         return work
 
-    def begin(self, lane: int, member: Member, attempts: Attempts, number: int) -> None:
+    def begin(self, lane: int, attack: Attack, attempts: Attempts, number: int) -> None:
         """Put an attempt, of the sample that is there or of another one, into a lane."""
         sample, before = attempts.sample, self.works[lane]
         if before is None or before[0] is not attempts:
@@ -58,21 +58,21 @@ class Lanes:
         self.forwards[lane] = self.backwards[lane] = 0
         self.slope[lane], self.finite[lane] = False, True
         self.attempt[lane] = number
-        if member.targets:
-            self.target[lane] = sample.targets[number // member.restarts]
+        if attack.targets:
+            self.target[lane] = sample.targets[number // attack.restarts]
 
     def free(self, lane: int) -> None:
         """Take the sample out; the image stays as padding."""
         self.works[lane] = None
         self.active[lane] = False
 
-    def end(self, lane: int, member: Member, iteration: int, point: Tensor | None) -> None:
+    def end(self, lane: int, attack: Attack, iteration: int, point: Tensor | None) -> None:
         """Enter how the attempt in a lane ended. point: where it broke the sample, on the CPU."""
         attempts, number = self._work(lane)
         attempts.end(
             number,
             Attempt(
-                target=int(self.target[lane]) if member.targets else None,
+                target=int(self.target[lane]) if attack.targets else None,
                 iteration=iteration,
                 point=point,
                 forwards=int(self.forwards[lane]),
@@ -112,8 +112,8 @@ class Search(ABC):
     looks = True
     independent = True  # no attempt uses what an earlier one on the same sample found
 
-    def __init__(self, member: Member, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
-        self.member, self.lanes, self.norm, self.seed = member, lanes, norm, seed
+    def __init__(self, attack: Attack, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
+        self.attack, self.lanes, self.norm, self.seed = attack, lanes, norm, seed
         self.budget = eps
         self.eps = safe_radius(norm, eps)
         self.points = lanes.x.clone()
@@ -132,17 +132,17 @@ class Search(ABC):
 
     def wants_gradient(self) -> Tensor:
         """Which lanes will use the gradient of the coming evaluation, (L,) bool."""
-        return self.iteration < self.member.iterations
+        return self.iteration < self.attack.iterations
 
     def loss(self, logits: Tensor) -> Tensor:
-        """The member's loss per lane, (L,)."""
-        if self.member.loss == "cross-entropy" and self.member.draws > 1:
+        """The attack's loss per lane, (L,)."""
+        if self.attack.loss == "cross-entropy" and self.attack.draws > 1:
             # A draw whose loss vanishes adds nothing to a mean; what stands for it elsewhere would.
             return F.cross_entropy(logits, self.lanes.y, reduction="none")
-        return attack_loss(self.member.loss, logits, self.lanes.y, self.lanes.target)
+        return attack_loss(self.attack.loss, logits, self.lanes.y, self.lanes.target)
 
     def gradient(self, logits: Tensor, loss: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-        """What the search climbs, (L,), and its gradient at `points: (L, C, H, W)`, in `member.gradients`
+        """What the search climbs, (L,), and its gradient at `points: (L, C, H, W)`, in `attack.gradients`
         backwards."""
         return loss, gradient(loss, points)
 
@@ -153,7 +153,7 @@ class Search(ABC):
         at = starting.nonzero().squeeze(1)
         drawn = torch.zeros(len(starting), *shape, device=starting.device)
         drawn[at] = noise(
-            self.seed, self.lanes.ids[at], self.member.attack + part, shape, index=self.lanes.attempt[at]
+            self.seed, self.lanes.ids[at], self.attack.name + part, shape, index=self.lanes.attempt[at]
         )
         return drawn
 
@@ -164,7 +164,7 @@ def select(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def run_member(
+def run_attack(
     model: Callable[[Tensor], Tensor],
     search: Search,
     waiting: Iterable[Sample],
@@ -182,7 +182,7 @@ def run_member(
     Raises:
         NonFiniteLogits: NaN or infinite logits in a lane in use.
     """
-    lanes, member, queue = search.lanes, search.member, _Queue(search, waiting)
+    lanes, attack, queue = search.lanes, search.attack, _Queue(search, waiting)
     judge = model if judge is None else judge  # not `or`: a module may have a length, and it may be 0
     starting = torch.zeros_like(lanes.active)
     for lane in range(len(lanes)):
@@ -199,7 +199,7 @@ def run_member(
         ended = []
         for lane in over:
             point = points[lane].cpu().clone() if fooled[lane] else None
-            lanes.end(lane, member, int(iterations[lane]), point)
+            lanes.end(lane, attack, int(iterations[lane]), point)
             ended.append(lanes.works[lane][0])
         yield from queue.settle(ended)
         starting = torch.zeros_like(lanes.active)
@@ -214,7 +214,7 @@ class _Queue:
     """What lanes do next, and the samples that are in hand."""
 
     def __init__(self, search: Search, waiting: Iterable[Sample]) -> None:
-        self._lanes, self._member, self._ahead = search.lanes, search.member, search.independent
+        self._lanes, self._attack, self._ahead = search.lanes, search.attack, search.independent
         self._waiting = iter(waiting)
         self._in_hand: dict[int, Attempts] = {}
 
@@ -236,7 +236,7 @@ class _Queue:
         for attempts in self._candidates(None if work is None else work[0]):
             number = attempts.take()
             if number is not None:
-                self._lanes.begin(lane, self._member, attempts, number)
+                self._lanes.begin(lane, self._attack, attempts, number)
                 return True
         self._lanes.free(lane)
         return False
@@ -246,7 +246,7 @@ class _Queue:
             yield own
         sample = next(self._waiting, None)
         if sample is not None:
-            yield self._in_hand.setdefault(sample.id, Attempts(sample, self._member))
+            yield self._in_hand.setdefault(sample.id, Attempts(sample, self._attack))
         elif self._ahead:
             yield from self._in_hand.values()
 
@@ -255,7 +255,7 @@ def _ask(
     model: Callable[[Tensor], Tensor], judge: Callable[[Tensor], Tensor], search: Search, points: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
     """The network's answer at `points`: logits, loss and gradient where asked for, and what `_look` gives."""
-    lanes, draws = search.lanes, search.member.draws
+    lanes, draws = search.lanes, search.attack.draws
     if not search.differentiates:
         logits = predict(model, points, draws)
         lanes.forwards += lanes.active * draws
@@ -276,7 +276,7 @@ def _ask(
         points.requires_grad_(False)
         logits, loss = logits.detach(), loss.detach()
     lanes.forwards += lanes.active * draws
-    lanes.backwards += wants * (draws * search.member.gradients)
+    lanes.backwards += wants * (draws * search.attack.gradients)
     if grad is not None:
         lanes.slope |= wants & (grad != 0).flatten(1).any(1)
     return logits, loss, grad, fooled
@@ -286,7 +286,7 @@ def _expected(
     model: Callable[[Tensor], Tensor], search: Search, points: Tensor, wanted: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Logits, loss and (where wanted) gradient, each the mean over the draws of a random model."""
-    draws = search.member.draws
+    draws = search.attack.draws
     sums: list[Tensor] = []
     for _ in range(draws):
         here = points.clone().requires_grad_()
@@ -313,6 +313,6 @@ def _look(judge: Callable[[Tensor], Tensor], search: Search, points: Tensor, log
     if fooled.any():
         fooled &= in_ball(points, lanes.x, search.norm, search.budget)
     if fooled.any():
-        lanes.forwards += fooled * search.member.draws
-        fooled &= predict(judge, points, search.member.draws).argmax(1) != lanes.y
+        lanes.forwards += fooled * search.attack.draws
+        fooled &= predict(judge, points, search.attack.draws).argmax(1) != lanes.y
     return fooled

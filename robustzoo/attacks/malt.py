@@ -11,11 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from robustzoo.attacks.apgd import APGD
-from robustzoo.attacks.apgd_l1 import APGDL1
+from robustzoo.attacks.apgd import APGD, APGDL1
+from robustzoo.attacks.geometry import dual_norm
 from robustzoo.attacks.lanes import Lanes, Search, select
-from robustzoo.attacks.members import Member
-from robustzoo.attacks.projections import dual_norm
+from robustzoo.attacks.protocols import Attack
 
 
 class RankedTargets(Search):
@@ -24,9 +23,9 @@ class RankedTargets(Search):
 
     independent = False
 
-    def __init__(self, member: Member, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
-        super().__init__(member, lanes, norm, eps, seed)
-        shape = len(lanes.y), int(member.constants["candidates"])
+    def __init__(self, attack: Attack, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
+        super().__init__(attack, lanes, norm, eps, seed)
+        shape = len(lanes.y), int(attack.constants["candidates"])
         self.candidates = torch.zeros(shape, dtype=torch.int64, device=lanes.y.device)
         self.distance = torch.zeros(shape, device=lanes.y.device)
         self.left = torch.zeros_like(lanes.y)  # candidates still to be measured
@@ -69,7 +68,7 @@ class RankedTargets(Search):
     def _attack(self, starting: Tensor) -> None:
         """Start an attempt on the target of its rank."""
         at = starting.nonzero().squeeze(1)
-        self.lanes.target[at] = self.candidates[at, self.lanes.attempt[at] // self.member.restarts]
+        self.lanes.target[at] = self.candidates[at, self.lanes.attempt[at] // self.attack.restarts]
         if len(at):
             super().begin(starting)
 

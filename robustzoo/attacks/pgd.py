@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from robustzoo import keyed_noise
-from robustzoo.attacks.projections import per_sample, project, random_start, steepest_step
+from robustzoo.attacks.geometry import per_sample, project, random_start, sparse_step, steepest_step
+from robustzoo.attacks.lanes import Search, select
 from robustzoo.registry.threat_model import ThreatModel
 
 
@@ -42,7 +43,7 @@ def pgd(
 
     Raises:
         ValueError: negative `steps`, or a loss that is not one number per sample.
-        NormError: a norm that has no attack geometry.
+        RobustzooError: a norm that has no attack geometry.
     """
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}")
@@ -83,3 +84,39 @@ def uniform_start(
 def at_least_float32(values: Tensor) -> Tensor:
     """Half precision is widened to float32; float32 and float64 stay as they are."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+class PGD(Search):
+    """Evaluates the start (uniform in the ball) and the point after every step of step_ratio * eps /
+    iterations."""
+
+    def begin(self, starting: Tensor) -> None:
+        shape = tuple(self.points.shape[1:])
+        noise = self.draw(starting, keyed_noise.normal if self.norm == "l2" else keyed_noise.uniform, shape)
+        radius = None
+        if self.norm != "linf":
+            radius = self.draw(starting, keyed_noise.uniform, (), part="/radius")
+        start = random_start(self.lanes.x, self.norm, self.eps, noise, radius)
+        self.points = select(starting, start, self.points)
+        self.iteration = self.iteration.masked_fill(starting, 0)
+
+    def advance(self, logits: Tensor, loss: Tensor | None, grad: Tensor | None) -> Tensor:
+        exhausted = self.iteration >= self.attack.iterations
+        if grad is not None:
+            step = self.attack.constants["step_ratio"] * self.eps / self.attack.iterations
+            ascended = self.points + step * self._direction(grad)
+            self.points = project(ascended, self.lanes.x, self.norm, self.eps)
+        self.iteration = (self.iteration + 1).clamp_max(self.attack.iterations)
+        return exhausted
+
+    def _direction(self, grad: Tensor) -> Tensor:
+        """The steepest step; in L1 a sparse one, since the steepest would move one pixel an iteration.
+
+        L1 follows Tramer & Boneh 2019 (section 3.3): a share of the largest entries, leaving out pixels that
+        the box holds already.
+        """
+        if self.norm != "l1":
+            return steepest_step(grad, self.norm)
+        held = ((self.points <= 0.0) & (grad < 0)) | ((self.points >= 1.0) & (grad > 0))
+        share = torch.full_like(self.lanes.x[:, 0, 0, 0], self.attack.constants["moving_share"])
+        return sparse_step(grad.masked_fill(held, 0.0), share)

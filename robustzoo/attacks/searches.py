@@ -1,13 +1,12 @@
-"""Which search runs a member's algorithm."""
+"""Which search runs an attack's algorithm."""
 
 from __future__ import annotations
 
-from robustzoo.attacks.apgd import APGD
-from robustzoo.attacks.apgd_l1 import APGDL1
+from robustzoo.attacks.apgd import APGD, APGDL1
 from robustzoo.attacks.fab import FAB, UntargetedFAB
 from robustzoo.attacks.lanes import Search
 from robustzoo.attacks.malt import MALT, MALTL1
-from robustzoo.attacks.pgd_member import PGD
+from robustzoo.attacks.pgd import PGD
 from robustzoo.attacks.square import Square
 
 SEARCHES: dict[str, type[Search]] = {

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from robustzoo import keyed_noise
-from robustzoo.attacks.asked_proposals import AskedProposals
-from robustzoo.attacks.bumps import Bumps
+from robustzoo.attacks.attack_losses import margin
+from robustzoo.attacks.geometry import per_sample, perturbation_norm, project, steepest_step
 from robustzoo.attacks.lanes import Lanes, Search, select
-from robustzoo.attacks.losses import margin
-from robustzoo.attacks.members import Member
-from robustzoo.attacks.projections import per_sample, perturbation_norm, project, steepest_step
+from robustzoo.attacks.proposals import AskedProposals, Bumps
+from robustzoo.attacks.protocols import Attack
 
 # p is halved after these queries; the schedule of 10,000 queries, also where fewer are asked.
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
@@ -45,13 +44,13 @@ class Square(Search):
 
     differentiates = False
 
-    def __init__(self, member: Member, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
-        super().__init__(member, lanes, norm, eps, seed)
+    def __init__(self, attack: Attack, lanes: Lanes, norm: str, eps: float, seed: int) -> None:
+        super().__init__(attack, lanes, norm, eps, seed)
         channels, height, width = shape = tuple(lanes.x.shape[1:])
         count, device = len(lanes.y), lanes.x.device
-        sides = [side(q, member.constants["p_init"], shape, norm) for q in range(member.iterations)]
-        self.chunks = -(-member.iterations // _CHUNK)
-        padding = [sides[-1]] * (self.chunks * _CHUNK - member.iterations)
+        sides = [side(q, attack.constants["p_init"], shape, norm) for q in range(attack.iterations)]
+        self.chunks = -(-attack.iterations // _CHUNK)
+        padding = [sides[-1]] * (self.chunks * _CHUNK - attack.iterations)
         self.sides = torch.tensor([*sides, *padding], device=device).view(-1, _CHUNK)
         self.rows, self.columns = torch.arange(height, device=device), torch.arange(width, device=device)
         self.ahead = torch.arange(_CHUNK, device=device)
@@ -89,7 +88,7 @@ class Square(Search):
         self.margin_best = torch.where(improved, found, self.margin_best)
         self.best = select(improved, self.points, self.best)
         self.asked.renew(improved)
-        exhausted = self.iteration >= self.member.iterations
+        exhausted = self.iteration >= self.attack.iterations
         return exhausted | self._next(self.lanes.active & ~exhausted)
 
     def _next(self, going: Tensor) -> Tensor:
@@ -103,7 +102,7 @@ class Square(Search):
         spent = torch.zeros_like(going)
         # New tensors: the caller still looks at those of the point that has just been evaluated.
         self.points, self.iteration = self.points.clone(), self.iteration.clone()
-        left, last = going.nonzero().squeeze(1), self.member.iterations
+        left, last = going.nonzero().squeeze(1), self.attack.iterations
         while len(left):
             number, found = self._first_fresh(left)
             self.iteration[left] = number + found
@@ -128,7 +127,7 @@ class Square(Search):
         due = place == 0
         if due.any():
             self._redraw(lanes[due], chunk[due])
-        end = (self.member.iterations - chunk * _CHUNK).clamp_max(_CHUNK)
+        end = (self.attack.iterations - chunk * _CHUNK).clamp_max(_CHUNK)
         places = place.unsqueeze(1) + self.ahead
         keys = self.keys[lanes.unsqueeze(1), places.clamp_max(_CHUNK - 1)]
         fresh = self.asked.fresh(lanes, keys) & (places < end.unsqueeze(1))
@@ -143,7 +142,7 @@ class Square(Search):
         numbers = keyed_noise.uniform(
             self.seed,
             self.lanes.ids[lanes],
-            self.member.attack,
+            self.attack.name,
             (_CHUNK, coordinates + extra + self.signs.shape[2]),
             index=self.lanes.attempt[lanes] * self.chunks + chunk,
         )

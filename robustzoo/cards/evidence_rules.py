@@ -13,8 +13,8 @@ from typing import Any
 from robustzoo.cards.protocol_rules import protocol_problems
 from robustzoo.cards.sample_rules import count, is_plain, is_position, sample_problems
 from robustzoo.cards.statistics import Accuracy
-from robustzoo.printable import is_one_line, one_line
 from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
+from robustzoo.streams import is_one_line, one_line
 
 SCHEMA_ID = "robustzoo.evidence/1"
 # Bounds are written with 9 decimals; older releases of scipy are good to fewer.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from robustzoo.cards.model_names import unpublished_name
-from robustzoo.printable import one_line
+from robustzoo.streams import one_line
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData

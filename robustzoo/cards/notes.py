@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterator
 
 from robustzoo.cards.render import SECTIONS
-from robustzoo.printable import one_line
+from robustzoo.streams import one_line
 
 # A tag, a comment or an instruction of HTML; <https://...> is a link of Markdown.
 _HTML = re.compile(r"<(?!https?://)[A-Za-z/!?][^\n]*")

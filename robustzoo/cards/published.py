@@ -7,8 +7,8 @@ from pathlib import Path
 
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import EvidenceError, shard_problem
-from robustzoo.printable import one_line
 from robustzoo.registry.entries import Entry
+from robustzoo.streams import one_line
 
 
 def evidence_files(folder: str | Path) -> list[Path]:

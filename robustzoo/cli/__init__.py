@@ -12,8 +12,7 @@ from typing import Any
 import click
 
 from robustzoo.cli.output import message_of, passes_through, report_error, say_error
-from robustzoo.printable import printable
-from robustzoo.unfailing_stream import keep_messages_from_failing
+from robustzoo.streams import keep_messages_from_failing, printable
 
 INTERRUPTED = 128 + 2  # the signal's number is 2
 

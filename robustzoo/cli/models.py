@@ -14,7 +14,7 @@ import click
 
 from robustzoo.cli.output import say
 from robustzoo.errors import RobustzooError
-from robustzoo.hub.names import is_folder, refuse_unpublished, registered_entry, shortened
+from robustzoo.hub.references import is_folder, refuse_unpublished, registered_entry, shortened
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,7 +69,7 @@ def recipe_of(model: str) -> Recipe | None:
     """The recipe of a registry name with weights; None for a folder or a Hub reference, not looked into here.
 
     Raises:
-        UnknownName, IncompatibleName, NotPublished: as `robustzoo.load`.
+        UnknownName, IncompatibleName, RobustzooError: as `robustzoo.load`.
         click.UsageError: no such folder.
     """
     registered = registered_entry(model)
@@ -94,7 +94,7 @@ def open_model(text: str) -> OpenedModel:
 
     Raises:
         RobustzooError: the file or its function does not give a module, or no function is named.
-        ForeignModelError, HubError and what `robustzoo.load` raises: see there.
+        what `robustzoo.load` raises: see there.
     """
     if _is_file(text):
         raise RobustzooError(f"{text} names no function; expected FILE.py:FUNCTION")
@@ -104,11 +104,11 @@ def open_model(text: str) -> OpenedModel:
             _made_by(Path(match["file"]), match["name"]), f"{Path(match['file']).name}:{match['name']}"
         )
     if text.startswith(_TIMM):
-        from robustzoo.models.foreign import timm_model
+        from robustzoo.models.timm_models import timm_model
 
         return OpenedModel(timm_model(text.removeprefix(_TIMM)))
     if text.startswith(_HUB):
-        from robustzoo.hub.foreign import load_repository
+        from robustzoo.hub.load import load_repository
 
         loaded = load_repository(text)
         return OpenedModel(loaded, None, None if loaded.recipe is None else loaded.recipe.dataset)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from robustzoo.errors import RobustzooError
-from robustzoo.printable import one_line, printable
+from robustzoo.streams import one_line, printable
 
 BAD_INPUT = 2
 DEBUG = "ROBUSTZOO_DEBUG"
@@ -23,7 +23,7 @@ _OUT, _ERR = 1, 2
 def say(text: str = "", *, err: bool = False) -> None:
     """Print text and a line end: on the standard output, or for messages on the standard error.
 
-    What is no visible character is written out (`robustzoo.printable`). Values of files within the text were
+    What is no visible character is written out (`robustzoo.streams`). Values of files within the text were
     made `one_line` by whoever put them there.
     """
     click.echo(printable(text), err=err)

@@ -107,7 +107,7 @@ def _attempt(name: str, options: dict[str, Any]) -> tuple[VerificationReport | N
     """The report on one model, the error that the user should read, or both where only the log failed."""
     try:
         refuse_unknown(name)
-        from robustzoo.hub.verify import verify as run
+        from robustzoo.hub.load import verify as run
 
         return run(name, **options), None
     except Exception as error:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import click
 
 from robustzoo.cli.output import say, table
-from robustzoo.printable import one_line
 from robustzoo.registry import entry, list_models
 from robustzoo.registry import recipe as make_recipe
 from robustzoo.registry.catalog import DATASETS, THREATS
@@ -25,6 +24,7 @@ from robustzoo.registry.overrides import parse_assignments
 from robustzoo.registry.packages import brought, problems
 from robustzoo.registry.paper import LOSSES, PROTOCOL, published_cell
 from robustzoo.registry.pinned import pin_problem
+from robustzoo.streams import one_line
 
 NOTHING = 1  # exit code, as of grep
 _WIDEST = 48  # of the columns: no model name is wider

@@ -1,15 +1,13 @@
 """Data: images as pixels in [0, 1], digested subsets, and the order and augmentation of training."""
 
 from robustzoo.data.batches import TrainingBatch, training_batches
-from robustzoo.data.cutmix import cutmix
 from robustzoo.data.datasets import load_dataset
 from robustzoo.data.image_dataset import DataError, ImageDataset, MissingData
-from robustzoo.data.mixed_images import MixedImages
 from robustzoo.data.order import MixedOrder, TrainingOrder
-from robustzoo.data.readers.generated import GeneratedImages
+from robustzoo.data.readers.generated_images import GeneratedImages, MixedImages
 from robustzoo.data.sources import DatasetSource, TensorSource, open_data
 from robustzoo.data.subsets import Subset, evaluation_subset, pixel_digest
-from robustzoo.data.transforms import augment
+from robustzoo.data.transforms import augment, cutmix
 
 __all__ = [
     "DataError",

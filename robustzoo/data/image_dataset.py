@@ -16,16 +16,17 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from robustzoo.data.transforms import random_resized_crop
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import DATASETS
 
 SPLITS = ("train", "holdout", "test")
 
 
-class DataError(ValueError):
+class DataError(RobustzooError):
     """Data that are there but not what was expected."""
 
 
-class MissingData(FileNotFoundError):
+class MissingData(RobustzooError, FileNotFoundError):
     """Data that are not there."""
 
 

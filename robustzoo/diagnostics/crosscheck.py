@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from robustzoo.attacks.protocols import SINGLE_MEMBERS, protocol
+from robustzoo.attacks.protocols import SINGLE_ATTACKS, protocol
 from robustzoo.diagnostics.engines import Engine, open_engine
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.attack_run import robust_ids
@@ -116,10 +116,10 @@ def crosscheck(
     Raises:
         RobustzooError: an engine or attack that cannot be used. GuardError, DataError, ...: as `evaluate`.
     """
-    unknown = [attack for attack in attacks if attack not in SINGLE_MEMBERS]
+    unknown = [attack for attack in attacks if attack not in SINGLE_ATTACKS]
     if unknown or not attacks or len(set(attacks)) != len(attacks):
         raise RobustzooError(
-            f"attacks are {', '.join(attacks) or 'none'}; expected some of {', '.join(SINGLE_MEMBERS)}, each "
+            f"attacks are {', '.join(attacks) or 'none'}; expected some of {', '.join(SINGLE_ATTACKS)}, each "
             "once"
         )
     with (
@@ -148,7 +148,7 @@ def crosscheck(
 
 def _theirs(ready: Prepared, engine: Engine, attack: str, reporter: Reporter) -> list[int]:
     """Ids that the engine broke: judged here, in float32, inside ball and box."""
-    (member,) = protocol(attack, ready.threat_model, ready.num_classes).members
+    (member,) = protocol(attack, ready.threat_model, ready.num_classes).attacks
     broken: list[int] = []
     done = 0
     for ids, x, labels in ready.batches():

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from robustzoo.attacks.protocols import Member
+from robustzoo.attacks.protocols import Attack
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.machine import device_of
 from robustzoo.registry import ThreatModel
@@ -36,7 +36,7 @@ class Engine(ABC):
         self.package, self.model, self.threat_model, self.seed = package, model, threat_model, seed
         self.title = f"{package.__name__} {_version(package)}"
 
-    def run(self, member: Member, x: Tensor, y: Tensor) -> Tensor:
+    def run(self, member: Attack, x: Tensor, y: Tensor) -> Tensor:
         """Points (B, C, H, W) that it found for images `x: (B, C, H, W)`, labels `y: (B,)`, as it returns
         them: they need not fool the model nor lie in the ball.
 
@@ -54,17 +54,17 @@ class Engine(ABC):
             raise
         except Exception as error:
             raise RobustzooError(
-                f"{self.title} failed in {member.attack}: {type(error).__name__}: {error}. Leave this attack "
+                f"{self.title} failed in {member.name}: {type(error).__name__}: {error}. Leave this attack "
                 "out with --attacks"
             ) from error
 
     @abstractmethod
-    def attack(self, member: Member) -> Any:
+    def attack(self, member: Attack) -> Any:
         """The package's attack with the member's parameters, as a function of (x, y)."""
 
-    def _unknown(self, member: Member) -> RobustzooError:
+    def _unknown(self, member: Attack) -> RobustzooError:
         return RobustzooError(
-            f"{self.title} has no counterpart of {member.attack}; choose others with --attacks"
+            f"{self.title} has no counterpart of {member.name}; choose others with --attacks"
         )
 
 
@@ -72,7 +72,7 @@ class _AutoAttack(Engine):
     """The reference algorithms: their authors' package, or pyautoattack, which is that with a tidied
     interface."""
 
-    def attack(self, member: Member) -> Any:
+    def attack(self, member: Attack) -> Any:
         suite = self.package.AutoAttack(
             self.model,
             norm=_NORMS[self.threat_model.norm],
@@ -105,7 +105,7 @@ class _AutoAttack(Engine):
 class _TorchAttacks(Engine):
     """torchattacks' own versions. Its defaults are weaker (10 iterations), so every parameter is set."""
 
-    def attack(self, member: Member) -> Any:
+    def attack(self, member: Attack) -> Any:
         package = self.package
         common = {
             "norm": _NORMS[self.threat_model.norm],

@@ -65,7 +65,7 @@ def attacked(
     Args:
         model, workers: as of `attack_all`.
     """
-    ledger = Ledger(ids, [member.attack for member in work.protocol.members], work.micro_batch_size)
+    ledger = Ledger(ids, [attack.name for attack in work.protocol.attacks], work.micro_batch_size)
     attack_all(model, work, ledger, min(workers, max(len(ids), 1)), reporter)
     robust = sorted(sample["id"] for sample in ledger.samples() if sample["robust"])
     return robust, masking_warning(ledger.blind, ledger.correct)

@@ -53,9 +53,9 @@ def passes_at_most(protocol: Protocol) -> tuple[int, int]:
     """(forwards, backwards) that a sample costs at most.
 
     One forward for the clean image and one for the second look at the point that breaks it (each for every
-    draw of a random model), and what every member needs: see `Member.passes`.
+    draw of a random model), and what every attack needs: see `Attack.passes`.
     """
-    passes = [member.passes for member in protocol.members]
+    passes = [attack.passes for attack in protocol.attacks]
     return 2 * protocol.draws + sum(forward for forward, _ in passes), sum(backward for _, backward in passes)
 
 
@@ -64,7 +64,7 @@ class Pace:
 
     Args:
         lanes: samples that are attacked at a time, over all processes.
-        at_most: seconds that so many samples take in all members, if nothing breaks them; said once, when the
+        at_most: seconds that so many samples take in all attacks, if nothing breaks them; said once, when the
             clean pass has told how many there are.
         clock: seconds since any moment.
     """
@@ -81,7 +81,7 @@ class Pace:
         self._ledger, self._reporter, self._lanes, self._clock = ledger, reporter, lanes, clock
         self._at_most = at_most if ledger.left[CLEAN] else None
         # A backward pass takes about as long as a forward: close enough for a time that is an upper bound.
-        costs = [protocol.draws, *(sum(member.passes) for member in protocol.members)]
+        costs = [protocol.draws, *(sum(attack.passes) for attack in protocol.attacks)]
         # What a sample costs from a stage to the end, if nothing breaks it.
         self._to_the_end = [sum(costs[stage:]) for stage in range(len(costs))]
         self._spent, self._start = 0, clock()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from robustzoo.attacks.clean_pass import Clean, clean_pass
-from robustzoo.attacks.lanes import Lanes, Outcome, run_member
+from robustzoo.attacks.lanes import Lanes, Outcome, run_attack
 from robustzoo.attacks.protocols import Protocol, protocol
 from robustzoo.attacks.searches import SEARCHES
 from robustzoo.cards.witnesses import compact
@@ -156,7 +156,7 @@ class Stages:
     def __init__(self, model: Callable[[Tensor], Tensor], work: Work) -> None:
         self._work, self._size = work, work.micro_batch_size
         self._device = torch.device(work.device)
-        self._members = work.protocol.members
+        self._attacks = work.protocol.attacks
         self._forwards = Forwards(model, work.precision, work.compiled, self._device)
         self._ready: list[Finding] = []
         self._broken: list[tuple[Finding, int, Outcome, Tensor]] = []  # with labels and points
@@ -169,7 +169,7 @@ class Stages:
             tasks: ids for stage 0, else what stage 0 found; read one by one as lanes become free.
 
         Raises:
-            OutOfMemory: at a micro-batch of one. Otherwise as `run_member` and `clean_pass`.
+            OutOfMemory: at a micro-batch of one. Otherwise as `run_attack` and `clean_pass`.
         """
         feed = _Feed(tasks)
         while True:
@@ -203,13 +203,13 @@ class Stages:
             yield [Finding(clean.id, CLEAN, self._size, draws, clean=clean) for clean in cleans]
 
     def _attack(self, stage: int, feed: _Feed) -> Iterator[list[Finding]]:
-        work, member = self._work, self._members[stage - 1]
+        work, attack = self._work, self._attacks[stage - 1]
         with self._forwards.searching():
-            search = SEARCHES[member.algorithm](
-                member, self._lanes(), work.threat_model.norm, work.threat_model.eps, work.seed
+            search = SEARCHES[attack.algorithm](
+                attack, self._lanes(), work.threat_model.norm, work.threat_model.eps, work.seed
             )
             waiting = (clean.waiting(work.dataset) for clean in feed)
-            for outcome in run_member(self._forwards.search, search, waiting, self._forwards.judge):
+            for outcome in run_attack(self._forwards.search, search, waiting, self._forwards.judge):
                 label = feed.finish(outcome.id).label
                 found = Finding(
                     outcome.id, stage, self._size, outcome.forwards, outcome.backwards, outcome.blind

@@ -200,7 +200,7 @@ def evaluate(
         work = Work(
             dataset, protocol, threat_model, num_classes, int(seed), 1, str(device), precision, compiled
         )
-        attacks = [member.attack for member in work.protocol.members]  # refused before the images are read
+        attacks = [attack.name for attack in work.protocol.attacks]  # refused before the images are read
         subset = choose_samples(dataset, n, indices)
         ids = subset.indices if shard is None else shard.part(subset.indices)
         identity = identify(model, name)

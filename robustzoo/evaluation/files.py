@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from robustzoo import folder_lock
+from robustzoo import atomic_files
 from robustzoo.cards.evidence import Evidence, EvidenceError
 from robustzoo.cards.witnesses import WitnessError, Witnesses
 from robustzoo.data import ImageDataset, Subset
@@ -38,8 +38,8 @@ def reserved(out: Path | None) -> Iterator[None]:
     folder = (out / "evidence").absolute()
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
-        held = folder_lock.hold(folder)
-    except folder_lock.FolderInUse as error:
+        held = atomic_files.hold(folder)
+    except atomic_files.FolderInUse as error:
         raise GuardError(
             f"another evaluation is writing into {folder}; expected one at a time, since their files "
             "would mix: wait for it, or choose another folder (out=..., on the command line --out DIR)"
@@ -48,7 +48,7 @@ def reserved(out: Path | None) -> Iterator[None]:
         yield
     finally:
         if held is not None:
-            (folder / folder_lock.NAME).unlink(missing_ok=True)  # while it is held, so it is ours
+            (folder / atomic_files.LOCK).unlink(missing_ok=True)  # while it is held, so it is ours
             held.close()
         with suppress(OSError):  # the first that is not empty ends it
             for place in made:

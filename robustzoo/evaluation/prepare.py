@@ -19,7 +19,7 @@ from robustzoo.attacks.frozen import frozen
 from robustzoo.cards.model_names import unpublished_name
 from robustzoo.data import DataError, ImageDataset, Subset, evaluation_subset, open_data, pixel_digest
 from robustzoo.data.datasets import WITHOUT_FILES
-from robustzoo.data.fitting import Fit
+from robustzoo.data.fit import Fit
 from robustzoo.data.sources import FOLDER, data_place
 from robustzoo.evaluation import machine, micro_batch
 from robustzoo.evaluation.arguments import (

@@ -17,7 +17,7 @@ from rich.table import Column
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.data import ImageDataset
 from robustzoo.evaluation.guards import EvaluationWarning
-from robustzoo.unfailing_stream import UnfailingStream
+from robustzoo.streams import UnfailingStream
 
 # Seconds between two lines where there is no terminal.
 _QUIET_SECONDS = 20.0

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robustzoo.attacks.projections import in_ball
+from robustzoo.attacks.geometry import in_ball
 from robustzoo.registry import ThreatModel
 
 # Leads (of the wrong class, in logits) below this may change sign on another processor or batch shape.

@@ -21,17 +21,14 @@ from huggingface_hub import constants, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import are_progress_bars_disabled
 
+from robustzoo.errors import RobustzooError
+from robustzoo.hub.references import PREFIX, is_commit, require_repository
+
 FILES = ("model.safetensors", "config.json", "README.md")
 PATTERNS = [*FILES, "evidence/*", "open_clip_config.json"]
-_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 LIMIT = "ROBUSTZOO_HUB_TIMEOUT"
 _SECONDS = 60.0
-
-
-class HubError(ValueError):
-    """The Hub was asked for something it does not have or does not give, or the transfer broke off."""
 
 
 class RequestFailed(Exception):
@@ -41,29 +38,6 @@ class RequestFailed(Exception):
     def __init__(self, kinds: list[str], message: str, cause: str = "") -> None:
         super().__init__(message)
         self.kinds, self.cause = kinds, cause or message
-
-
-class OfflineMiss(FileNotFoundError):
-    """A pinned folder is not in the cache and the Hub is out of reach; names the command that fetches it."""
-
-
-def parse_reference(reference: str) -> tuple[str, str]:
-    """`OWNER/REPO@COMMIT` -> (repo, commit), with the 40 hex digits of the commit.
-
-    Raises:
-        HubError: no such form; a branch or tag instead of a commit is refused in words.
-    """
-    repo, at, revision = reference.partition("@")
-    if not _REPO.fullmatch(repo) or ".." in repo:
-        raise HubError(f"{repo!r} is no Hub repository; expected hf-hub:OWNER/REPO@COMMIT")
-    if not _COMMIT.fullmatch(revision):
-        what = f"{revision!r} is no commit" if at else "it names no commit"
-        raise HubError(
-            f"hf-hub:{reference}: {what}, and what a branch or tag points to can change. Pin the 40 hex "
-            f"digits of a commit, hf-hub:{repo}@COMMIT; the newest is printed by\n"
-            f"  git ls-remote {constants.ENDPOINT}/{repo} HEAD"
-        )
-    return repo, revision
 
 
 def fetch_folder(
@@ -83,8 +57,8 @@ def fetch_folder(
         cache_dir, local_files_only, token: as in huggingface_hub.
 
     Raises:
-        OfflineMiss: not cached, and offline (or the Hub does not answer).
-        HubError: no such repository or commit, no access, or a broken transfer.
+        RobustzooError: not cached, and offline (or the Hub does not answer); no such repository or commit, no
+            access, or a broken transfer.
     """
     try:
         folder = Path(
@@ -97,9 +71,9 @@ def fetch_folder(
     except LocalEntryNotFoundError:
         pass  # nothing, or not all of it, is cached
     except HFValidationError as error:
-        raise HubError(f"{repo[:80]} is no Hub repository: {error}") from error
+        raise RobustzooError(f"{repo[:80]} is no Hub repository: {error}") from error
     except ValueError as error:  # of a path that can be none
-        raise HubError(f"the cache {str(cache_dir)[:80]!r} cannot be read: {error}") from error
+        raise RobustzooError(f"the cache {str(cache_dir)[:80]!r} cannot be read: {error}") from error
     offline = "local_files_only is set" if local_files_only else None
     if constants.HF_HUB_OFFLINE:
         offline = offline or "HF_HUB_OFFLINE is set"
@@ -119,23 +93,56 @@ def fetch_folder(
         reason = f"{constants.ENDPOINT} cannot be reached ({failed.cause.strip()[:300]})"
         return _cached_model(repo, commit, cache_dir) or _miss(repo, commit, cache_dir, reason, failed)
     if "RevisionNotFoundError" in failed.kinds:
-        raise HubError(
+        raise RobustzooError(
             f"{repo} on {constants.ENDPOINT} has no commit {commit}; update robustzoo if a registry name "
             f"pins it, or name a commit that it has: git ls-remote {constants.ENDPOINT}/{repo}"
         ) from failed
     if "GatedRepoError" in failed.kinds:
-        raise HubError(
+        raise RobustzooError(
             f"{repo} is gated: ask for access on {constants.ENDPOINT}/{repo}, then `hf auth login`"
         ) from failed
     if "RepositoryNotFoundError" in failed.kinds:
-        raise HubError(
+        raise RobustzooError(
             f"{constants.ENDPOINT} has no repository {repo}, or this account may not see it; "
             "check the spelling, or give access with `hf auth login` or HF_TOKEN"
         ) from failed
-    raise HubError(
+    raise RobustzooError(
         f"fetching {repo} at {commit} from {constants.ENDPOINT} failed: {failed}\n"
         f"Next: {download_command(repo, commit, cache_dir)}"
     ) from failed
+
+
+def pin(reference: str) -> str:
+    """The reference, "hf-hub:OWNER/REPO" and perhaps "@REVISION", with the commit that it means now.
+
+    Raises:
+        RobustzooError: no such form, or the Hub does not have it or cannot be asked.
+    """
+    repo, _, revision = reference.removeprefix(PREFIX).partition("@")
+    require_repository(repo)
+    if is_commit(revision):
+        return reference
+    try:
+        if constants.HF_HUB_OFFLINE:
+            raise RequestFailed([], "HF_HUB_OFFLINE is set")
+        commit = ask("commit", repo, revision or None)
+    except RequestFailed as error:
+        if {"RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError"} & {*error.kinds}:
+            raise RobustzooError(
+                f"{constants.ENDPOINT} does not give {reference}: {_first_line(error)}. Check the spelling, "
+                "or give access with `hf auth login`"
+            ) from error
+        raise RobustzooError(
+            f"{reference} names no commit, and {constants.ENDPOINT} cannot be asked which it means "
+            f"({_first_line(error)}); name one that is cached: {PREFIX}{repo}@COMMIT"
+        ) from error
+    print(f"{reference} is commit {commit} today; the result is named by it", file=sys.stderr)
+    return f"{PREFIX}{repo}@{commit}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 def ask(
@@ -153,7 +160,7 @@ def ask(
             branch or tag means now.
 
     Raises:
-        RequestFailed: anything else. HubError: the limit of the environment is no number.
+        RequestFailed: anything else. RobustzooError: the limit of the environment is no number.
     """
     limit = _limit()
     asked = {
@@ -201,7 +208,7 @@ def _limit() -> float:
     except ValueError:
         limit = math.nan
     if not 0 < limit < math.inf:
-        raise HubError(f"the environment says {LIMIT}={text}; expected a number of seconds above 0")
+        raise RobustzooError(f"the environment says {LIMIT}={text}; expected a number of seconds above 0")
     return limit
 
 
@@ -231,7 +238,7 @@ def _cached_model(repo: str, commit: str, cache_dir: str | Path | None) -> Path 
 def _miss(
     repo: str, commit: str, cache_dir: str | Path | None, reason: str, error: Exception | None = None
 ) -> NoReturn:
-    raise OfflineMiss(
+    raise RobustzooError(
         f"{repo} at {commit} is not in the cache {cache_dir or constants.HF_HUB_CACHE}, and {reason}.\n"
         f"Next: where there is a network, run\n  {download_command(repo, commit, cache_dir)}\n"
         "and bring that cache here (HF_HOME says where the cache is). If this machine has a network, call "

@@ -1,35 +1,29 @@
-"""load(name): name -> entry -> folder (bundled, checkout, Hub or local) -> PixelModel in eval mode."""
+"""A model by name: load it, or verify its card. Name -> entry -> folder (bundled, checkout, Hub or local)."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from robustzoo.hub.fetch import (
-    HubError,
-    OfflineMiss,
-    download_command,
-    fetch_folder,
-    parse_reference,
-    promised_sha256,
-)
-from robustzoo.hub.names import (
-    NotPublished,
+from robustzoo.errors import RobustzooError
+from robustzoo.hub.fetch import PREFIX, download_command, fetch_folder, pin, promised_sha256
+from robustzoo.hub.references import (
     is_folder,
+    parse_reference,
     refuse_unpublished,
     registered_entry,
     shortened,
 )
-from robustzoo.registry import recipe
 from robustzoo.registry.pinned import pin_problem
+from robustzoo.untrusted_files import read_object
 
 if TYPE_CHECKING:
-    from robustzoo.models import PixelModel
+    from robustzoo.models import ModelFolder, PixelModel
     from robustzoo.registry import Entry
-
-__all__ = ["HubError", "NotPublished", "OfflineMiss", "load", "resolve_folder"]
+    from robustzoo.verification.verify import VerificationReport
 
 _WEIGHTS = "model.safetensors"
+_LARGEST_CONFIG = 2**20  # bytes
 
 
 def load(
@@ -55,89 +49,147 @@ def load(
 
     Raises:
         UnknownName, IncompatibleName: no such model; the message suggests near names.
-        NotPublished: a recipe without weights; the message gives the training command.
-        HashMismatch, FolderError: the folder is not the published one, or not usable.
-        OfflineMiss, HubError: the Hub folder cannot be had.
+        RobustzooError: a recipe without weights (the message gives the training command), a folder that is
+            not the published one or not usable, or a Hub folder that cannot be had.
         TypeError: pretrained is no bool.
     """
-    from robustzoo.models import pixel_model, read_folder, read_recipe
+    from robustzoo.models import pixel_model, read_folder
 
     if not isinstance(pretrained, bool):
         raise TypeError(f"pretrained {pretrained!r} is no bool; expected True or False")
     registered = registered_entry(name)
     if registered is not None and not pretrained:
-        wanted = recipe(str(name))
+        wanted = registered.recipe
     else:
-        folder = resolve_folder(name, cache_dir=cache_dir, local_files_only=local_files_only, token=token)
+        folder = _folder(name, registered, cache_dir, local_files_only, token)
         if pretrained:
             return read_folder(folder)
-        wanted = read_recipe(folder)
+        wanted = folder.config.recipe
     model = pixel_model(wanted).eval()
     model.name, model.recipe, model.threat_model = wanted.name, wanted, wanted.threat_model
     return model
 
 
-def resolve_folder(
+def load_repository(reference: str) -> PixelModel:
+    """The model of "hf-hub:OWNER/REPO", of a branch or tag "...@NAME", or of a commit "...@COMMIT".
+
+    What is no commit is looked up first, and the commit is said and named in the result: a branch can change.
+    A repository of robustzoo loads as with `load`; any other must have timm's layout, and comes with its own
+    normalisation folded in.
+
+    Raises:
+        RobustzooError: as `load`, or the repository is not in timm's layout.
+    """
+    from robustzoo.models import read_folder
+    from robustzoo.models.timm_models import timm_folder
+
+    pinned = pin(reference)
+    folder = resolve(pinned)
+    return read_folder(folder) if _is_ours(folder.path) else timm_folder(folder.path, pinned)
+
+
+def verify(
+    name: str, *, mode: str = "replay", card: str | Path | None = None, **options: Any
+) -> VerificationReport:
+    """Check the claims of a model's card against its weights.
+
+    Args:
+        name: registry name, `local-dir:FOLDER`, or the path of a model folder.
+        mode: `replay` (seconds: clean pass and every witness), `spot` (a first tier on all images, then the
+            whole protocol on a random sample) or `full` (the whole protocol again).
+        card: another card than the folder's own README.md.
+        options: passed on to `robustzoo.verification.verify.verify` (tolerance, seed, workers, ...).
+
+    Raises:
+        UnknownName: no such name.
+        RobustzooError: the name has no weights to verify, they are not those that the registry or the
+            Evidence names, or the folder of a registered name is of another recipe or size than it pins.
+        CardError: the card is missing or has no claims.
+    """
+    from robustzoo.verification.verify import verify as verify_folder
+
+    registered = registered_entry(name)
+    folder = _folder(name, registered)
+    sha256 = None if registered is None else registered.weights.sha256
+    return verify_folder(
+        folder, card=None if card is None else Path(card), mode=mode, sha256=sha256, **options
+    )
+
+
+def resolve(name: str | Path, **where: Any) -> ModelFolder:
+    """The model folder that a name means, its weights compared with the pinned SHA-256 and size, and its
+    recipe with that of the name.
+
+    Args:
+        name: see `load`. where: its cache_dir, local_files_only and token.
+
+    Raises:
+        UnknownName, IncompatibleName: see `load`.
+        RobustzooError: as `load`; the path is no folder, or the pinned folder lacks its weights or is of
+            another recipe.
+    """
+    return _folder(name, registered_entry(name), **where)
+
+
+def resolve_folder(name: str | Path) -> Path:
+    """The path of `resolve`, for who needs no more."""
+    return resolve(name).path
+
+
+def _folder(
     name: str | Path,
-    *,
+    registered: Entry | None,
     cache_dir: str | Path | None = None,
     local_files_only: bool = False,
     token: str | bool | None = None,
-) -> Path:
-    """The model folder that a name means (see `load`), its weights compared with the pinned SHA-256 and size,
-    and its recipe with that of the name.
+) -> ModelFolder:
+    from robustzoo.models import ModelFolder
 
-    Raises:
-        UnknownName, IncompatibleName, NotPublished, OfflineMiss, HubError, HashMismatch: see `load`.
-        FolderError: the path is no folder, or the pinned folder lacks its weights or is of another recipe.
-    """
-    from robustzoo.models import FolderError, verify_sha256
-
-    registered = registered_entry(name)
     if registered is not None:
         refuse_unpublished(registered)
         return _pinned_folder(registered, cache_dir, local_files_only, token)
     text = str(name)
-    if text.startswith("hf-hub:"):
-        repo, commit = parse_reference(text.removeprefix("hf-hub:"))
-        folder = fetch_folder(
-            repo, commit, cache_dir=cache_dir, local_files_only=local_files_only, token=token
+    if text.startswith(PREFIX):
+        repo, commit = parse_reference(text)
+        folder = ModelFolder(
+            fetch_folder(repo, commit, cache_dir=cache_dir, local_files_only=local_files_only, token=token)
         )
-        promised = promised_sha256(folder / _WEIGHTS)
+        promised = promised_sha256(folder.path / _WEIGHTS)
         if promised is not None:
-            again = _download_again(folder, repo, commit, cache_dir)
-            verify_sha256(folder / _WEIGHTS, promised, next_step=again)
+            again = _download_again(folder.path, repo, commit, cache_dir)
+            folder.require_sha256(promised, next_step=again)
         return folder
-    folder = Path(text.removeprefix("local-dir:"))
-    if not is_folder(folder):
-        raise FolderError(
-            f"{shortened(folder)} is not a folder; expected a model folder (model.safetensors and "
+    path = Path(text.removeprefix("local-dir:"))
+    if not is_folder(path):
+        raise RobustzooError(
+            f"{shortened(path)} is not a folder; expected a model folder (model.safetensors and "
             "config.json), or a name that `robustzoo ls` lists"
         )
-    return folder
+    return ModelFolder(path)
 
 
 def _pinned_folder(
     registered: Entry, cache_dir: str | Path | None, local_files_only: bool, token: str | bool | None
-) -> Path:
-    from robustzoo.models import FolderError, verify_sha256
+) -> ModelFolder:
+    from robustzoo.models import ModelFolder
 
     weights = registered.weights
     if weights.source == "hub":
-        folder = fetch_folder(
+        path = fetch_folder(
             weights.repo, weights.commit, cache_dir=cache_dir, local_files_only=local_files_only, token=token
         )
-        next_step = _download_again(folder, weights.repo, weights.commit, cache_dir)
+        next_step = _download_again(path, weights.repo, weights.commit, cache_dir)
     else:
-        folder = weights.folder
+        path = weights.folder
         next_step = {
             "bundled": "this installation is damaged; reinstall the package robustzoo",
             "zoo": "the folder is part of the repository, not of the package; restore it in a git checkout",
             "package": f"the folder is part of {registered.brought_by}; reinstall that",
         }[weights.source]
-    verify_sha256(folder / _WEIGHTS, weights.sha256, expected_bytes=weights.bytes, next_step=next_step)
-    if (problem := pin_problem(registered.recipe.name, weights, folder)) is not None:
-        raise FolderError(
+    folder = ModelFolder(path)
+    folder.require_sha256(weights.sha256, expected_bytes=weights.bytes, next_step=next_step)
+    if (problem := pin_problem(registered.recipe.name, weights, path)) is not None:
+        raise RobustzooError(
             f"{problem}; reinstall {registered.brought_by or 'the package robustzoo'}, which pins it, and "
             "report this there if it stays"
         )
@@ -148,3 +200,11 @@ def _download_again(folder: Path, repo: str, commit: str, cache_dir: str | Path 
     file = (folder / _WEIGHTS).resolve()  # the snapshot's file is a link to this one
     again = download_command(repo, commit, cache_dir, force=True)
     return f"delete the cached file {file} and download it again:\n  {again}"
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether config.json has our block; a damaged one is left to its reader."""
+    try:
+        return "robustzoo" in read_object(folder / "config.json", _LARGEST_CONFIG)
+    except (OSError, RobustzooError):
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from os import PathLike
 from pathlib import Path
 
 from robustzoo import atomic_files
@@ -19,7 +20,7 @@ from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import load_dataset
 from robustzoo.data.datasets import WITHOUT_FILES
 from robustzoo.data.image_dataset import SPLITS
-from robustzoo.models.folder import read_folder, read_license, read_recipe
+from robustzoo.models.folder import ModelFolder, read_folder
 from robustzoo.registry import entries
 from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.entries import Entry, Weights, published
@@ -31,7 +32,7 @@ MAX_BUNDLED_BYTES = 6_000_000
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def card_text(folder: str | Path, name: str | None = None) -> str:
+def card_text(folder: str | PathLike[str], name: str | None = None) -> str:
     """The card of a model folder, from its recipe and all its evidence, with the notes of its present card.
 
     Args:
@@ -43,8 +44,8 @@ def card_text(folder: str | Path, name: str | None = None) -> str:
             or a card that fails the lint.
         WitnessError: a witness file that is not the one its evidence names.
     """
-    folder = Path(folder)
-    recipe = read_recipe(folder)
+    opened = ModelFolder.of(folder)
+    folder, config = opened.path, opened.config
     card = folder / "README.md"
     if card.exists() and not card.is_file():
         raise CardError(f"{card} is not a file, so no card can be written there; move it away")
@@ -55,7 +56,7 @@ def card_text(folder: str | Path, name: str | None = None) -> str:
             f"run `robustzoo evaluate {folder}` first"
         )
     _refuse_repeated(folder)
-    sha256 = sha256_file(folder / "model.safetensors")
+    sha256 = opened.sha256
     for evidence in documents:
         if evidence.doc["model"]["sha256"] != sha256:
             raise CardError(
@@ -73,10 +74,10 @@ def card_text(folder: str | Path, name: str | None = None) -> str:
             )
         _check_images(folder, evidence)
     _check_witnesses(folder)
-    name = name or public_name(recipe.name, sha256)
-    text = render_card(recipe, documents, sha256, read_license(folder), name=name)
+    name = name or public_name(config.recipe.name, sha256)
+    text = render_card(config.recipe, documents, sha256, config.license, name=name)
     text = with_notes(text, _notes(card))
-    problems = lint_card(text, recipe=recipe, evidence=documents)
+    problems = lint_card(text, recipe=config.recipe, evidence=documents)
     if problems:
         raise CardError(
             f"{folder}: the card does not pass the lint. Mend what it names in the folder's evidence or in "
@@ -101,8 +102,8 @@ def publish_bundled(folder: str | Path) -> Entry:
             `card_text`.
         OSError: a file could not be written after all; card, lock and folder are those of before.
     """
-    folder = Path(folder)
-    recipe = read_recipe(folder)
+    opened = ModelFolder.of(folder)
+    folder, recipe = opened.path, opened.config.recipe
     if recipe.name != recipe.base_name:
         raise CardError(
             f"{recipe.name} is a changed recipe and has no registry name; it cannot be published under one. "
@@ -111,10 +112,10 @@ def publish_bundled(folder: str | Path) -> Entry:
     cards = _PACKAGE.parent / "model_cards"
     if not cards.is_dir():
         raise CardError(f"{_PACKAGE} is not inside a checkout of robustzoo (no {cards}); publish from one")
-    read_folder(folder)  # the weights load, and give the logits they were written with
+    read_folder(opened)  # the weights load, and give the logits they were written with
     target = _PACKAGE / "bundled" / recipe.name
     _check_publishable(folder, target, recipe.dataset)
-    text = card_text(folder, recipe.name)
+    text = card_text(opened, recipe.name)
     files = _files_to_publish(folder)
     size = sum(path.stat().st_size for path in files)
     if size > MAX_BUNDLED_BYTES:

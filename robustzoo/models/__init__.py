@@ -3,23 +3,14 @@
 Importing this package registers with timm the networks that timm does not have (`robustzoo.models.networks`).
 """
 
-from robustzoo.models.architectures import ArchitectureError, build_network
-from robustzoo.models.folder import (
-    FolderError,
-    HashMismatch,
-    read_folder,
-    read_recipe,
-    verify_sha256,
-    write_folder,
-)
-from robustzoo.models.pixel_model import PixelModel, PixelRangeError, pixel_model
+from robustzoo.models.architectures import build_network
+from robustzoo.models.folder import ModelFolder, read_folder, read_recipe, write_folder
+from robustzoo.models.pixel_model import PixelModel, pixel_model
+from robustzoo.models.weights import verify_sha256
 
 __all__ = [
-    "ArchitectureError",
-    "FolderError",
-    "HashMismatch",
+    "ModelFolder",
     "PixelModel",
-    "PixelRangeError",
     "build_network",
     "pixel_model",
     "read_folder",

@@ -10,19 +10,16 @@ from torch import nn
 
 import robustzoo.models.networks
 import robustzoo.models.small_networks  # noqa: F401 (both register our networks with timm)
+from robustzoo.errors import RobustzooError
 from robustzoo.registry import Recipe
 from robustzoo.registry.catalog import ARCHITECTURES, Network
-
-
-class ArchitectureError(ValueError):
-    """The catalog has no such architecture, or not at this image size."""
 
 
 def timm_name(architecture: str, image_size: int, patch_stride: int | None = None) -> str:
     """Name of the timm entry point that builds `architecture` at `image_size`.
 
     Raises:
-        ArchitectureError: no such architecture, or not at this image size or stride.
+        RobustzooError: no such architecture, or not at this image size or stride.
     """
     return _network(architecture, image_size, patch_stride).timm_name
 
@@ -35,7 +32,7 @@ def timm_arguments(
     Spelled out so that a stored folder keeps its meaning when a default of timm changes.
 
     Raises:
-        ArchitectureError: no such architecture, or not at this image size or stride.
+        RobustzooError: no such architecture, or not at this image size or stride.
     """
     return dict(_network(architecture, image_size, patch_stride).model_args) | {
         "img_size": image_size,
@@ -65,11 +62,11 @@ def build_network(
         device: "meta" builds shapes only, without memory or initialisation; default: torch's default device.
 
     Raises:
-        ArchitectureError: no such architecture, or not at this image size or stride.
+        RobustzooError: no such architecture, or not at this image size or stride.
     """
     for label, value, least in (("channels", channels, 1), ("num_classes", num_classes, 2)):
         if not isinstance(value, int) or value < least:
-            raise ArchitectureError(f"{label} is {value!r}; expected a whole number of at least {least}")
+            raise RobustzooError(f"{label} is {value!r}; expected a whole number of at least {least}")
     arguments = timm_arguments(architecture, image_size, channels, patch_stride)
     name = timm_name(architecture, image_size, patch_stride)
     with torch.device(device) if device else nullcontext():
@@ -90,18 +87,18 @@ def build_for(recipe: Recipe, *, device: str | None = None) -> nn.Module:
 
 def _network(architecture: str, image_size: int, patch_stride: int | None) -> Network:
     if architecture not in ARCHITECTURES:
-        raise ArchitectureError(
+        raise RobustzooError(
             f"unknown architecture {architecture!r}; known: {', '.join(sorted(ARCHITECTURES))}"
         )
     networks = ARCHITECTURES[architecture].networks
     if image_size not in networks:
         sizes = ", ".join(str(size) for size in sorted(networks))
-        raise ArchitectureError(
+        raise RobustzooError(
             f"{architecture} has no network for image size {image_size!r}; known sizes: {sizes}"
         )
     strides = networks[image_size].strides
     if patch_stride is not None and patch_stride not in strides:
-        raise ArchitectureError(
+        raise RobustzooError(
             f"{architecture} has no network of patch stride {patch_stride!r} for image size {image_size}; "
             f"known strides: {', '.join(map(str, (*strides, None)))}"
         )

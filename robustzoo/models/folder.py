@@ -6,36 +6,25 @@ of normalised images; `read_folder` gives a PixelModel of pixels.
 
 from __future__ import annotations
 
+import os
+from copy import deepcopy
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from timm import __version__ as timm_version
 from torch import nn
 
 from robustzoo import atomic_files
+from robustzoo.errors import RobustzooError
 from robustzoo.keyed_noise import uniform
 from robustzoo.models.architectures import build_for
-from robustzoo.models.folder_config import REFERENCE_SEED, WEIGHTS, read_config, render_config
+from robustzoo.models.config import REFERENCE_SEED, WEIGHTS, FolderConfig, read_config, render_config
 from robustzoo.models.pixel_model import PixelModel
-from robustzoo.models.weights_file import (
-    FolderError,
-    HashMismatch,
-    read_weights,
-    verify_sha256,
-    weights_for_export,
-    write_weights,
-)
+from robustzoo.models.weights import read_weights, verify_sha256, weights_for_export, write_weights
 from robustzoo.registry import Recipe
 from robustzoo.registry.digests import sha256_file
-
-__all__ = [
-    "FolderError",
-    "HashMismatch",
-    "read_folder",
-    "read_recipe",
-    "verify_sha256",
-    "write_folder",
-]
 
 CONFIG, CARD, EVIDENCE = "config.json", "README.md", "evidence"
 _ATOL = 1e-3  # logits; kernels of other machines differ by about 1e-5, a wrong normalisation by far more
@@ -54,7 +43,7 @@ def write_folder(folder: str | Path, model: PixelModel, recipe: Recipe, *, overw
         recipe: what the weights were trained with; its architecture and normalisation must be the model's.
 
     Raises:
-        FolderError: the folder is in use, or the weights do not belong to the recipe, or are not finite.
+        RobustzooError: the folder is in use, or the weights do not belong to the recipe, or are not finite.
     """
     folder = Path(folder).resolve()
     skeleton = build_for(recipe, device="meta")
@@ -62,7 +51,7 @@ def write_folder(folder: str | Path, model: PixelModel, recipe: Recipe, *, overw
         found = getattr(model, label).cpu().expand(recipe.channels, 1, 1).flatten()
         wanted = torch.tensor(getattr(recipe, label), device="cpu").expand(recipe.channels)
         if not torch.equal(found, wanted):
-            raise FolderError(
+            raise RobustzooError(
                 f"the model's {label} is {found.tolist()}, but its recipe's is {wanted.tolist()}"
             )
     weights = weights_for_export(model.network.state_dict(), skeleton.state_dict())
@@ -78,44 +67,81 @@ def write_folder(folder: str | Path, model: PixelModel, recipe: Recipe, *, overw
     return digest
 
 
-def read_folder(folder: str | Path, sha256: str | None = None, check_logits: bool = True) -> PixelModel:
+class ModelFolder(os.PathLike):
+    """A model folder on this machine. Its weights are hashed once and its config.json is read once, when they
+    are first asked for.
+
+    Attributes:
+        path: as it was given.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._sha256: str | None = None
+
+    @classmethod
+    def of(cls, folder: str | os.PathLike[str]) -> ModelFolder:
+        """The folder of a path, or the one given, with what is known of it."""
+        return folder if isinstance(folder, ModelFolder) else cls(folder)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of model.safetensors, 64 lower-case hex digits."""
+        if self._sha256 is None:
+            self._sha256 = sha256_file(self.path / WEIGHTS)
+        return self._sha256
+
+    @cached_property
+    def config(self) -> FolderConfig:
+        """What config.json says. Raises: RobustzooError, see `read_config`."""
+        return read_config(self.path / CONFIG)
+
+    def require_sha256(self, expected: str, **said: Any) -> None:
+        """Refuse weights of another hash; said: see `verify_sha256`."""
+        self._sha256 = verify_sha256(self.path / WEIGHTS, expected, found=self._sha256, **said)
+
+
+def read_folder(
+    folder: str | os.PathLike[str], sha256: str | None = None, check_logits: bool = True
+) -> PixelModel:
     """Load a model folder without trusting it: a float32 PixelModel on the CPU, in eval mode.
 
     Nothing is executed, nothing outside the folder's own files is named by it, and the weights must have
     exactly the keys, shapes and dtypes of the architecture.
 
     Args:
-        folder: holds model.safetensors and config.json; README.md becomes `.card`.
+        folder: a path or a ModelFolder; holds model.safetensors and config.json; README.md becomes `.card`.
         sha256: expected SHA-256 of model.safetensors, compared before anything is parsed.
         check_logits: recompute the two stored reference logits (two forward passes).
 
     Raises:
-        HashMismatch: model.safetensors is another file.
-        FolderError: anything else wrong with the folder, in words.
+        RobustzooError: model.safetensors is another file, or what else is wrong with the folder, in words.
     """
-    folder = Path(folder)
+    opened = ModelFolder.of(folder)
+    folder = opened.path
     atomic_files.recover_folder(folder)
     if not folder.is_dir():
-        raise FolderError(f"{folder} is not a folder; expected a model folder ({WEIGHTS} and {CONFIG})")
+        raise RobustzooError(f"{folder} is not a folder; expected a model folder ({WEIGHTS} and {CONFIG})")
     if sha256 is not None:
-        verify_sha256(
-            folder / WEIGHTS,
+        opened.require_sha256(
             sha256,
             next_step=f"{folder} was changed; take the original again, or evaluate what it holds now under a "
             "name of its own",
         )
-    config = read_config(folder / CONFIG)
+    config = opened.config
     recipe = config.recipe
-    skeleton = build_for(recipe, device="meta")
-    with torch.inference_mode(
-        False
-    ):  # a model loaded inside someone's inference_mode() could never be attacked
-        model = _assemble(skeleton, recipe, read_weights(folder / WEIGHTS, skeleton.state_dict()))
+    # A model loaded inside someone's inference_mode() could never be attacked.
+    with torch.inference_mode(False):
+        weights = read_weights(folder / WEIGHTS, config.skeleton.state_dict())
+        model = _assemble(deepcopy(config.skeleton), recipe, weights)
     if check_logits:
         found = _reference_logits(model, config.reference_seed)
         wanted = torch.tensor(config.reference_logits, device="cpu")
         if not torch.allclose(found, wanted, rtol=_RTOL, atol=_ATOL):
-            raise FolderError(
+            raise RobustzooError(
                 f"{folder}: the loaded model's logits differ from the stored reference by "
                 f"{(found - wanted).abs().max().item():.3g} (allowed: {_ATOL}). Either the weights or the "
                 f"normalisation (mean {recipe.mean}, std {recipe.std}) are not those of the export, or torch "
@@ -134,18 +160,9 @@ def read_folder(folder: str | Path, sha256: str | None = None, check_logits: boo
     return model
 
 
-def read_recipe(folder: str | Path) -> Recipe:
-    """The recipe of a model folder, without reading its weights.
-
-    Raises:
-        FolderError: see `read_folder`.
-    """
-    return read_config(Path(folder) / CONFIG).recipe
-
-
-def read_license(folder: str | Path) -> str:
-    """The licence of a model folder's weights, as its config.json states it. Raises as `read_recipe`."""
-    return read_config(Path(folder) / CONFIG).license
+def read_recipe(folder: str | os.PathLike[str]) -> Recipe:
+    """The recipe of a model folder, without reading its weights. Raises: RobustzooError as `read_folder`."""
+    return ModelFolder.of(folder).config.recipe
 
 
 def _assemble(network: nn.Module, recipe: Recipe, weights: dict[str, torch.Tensor]) -> PixelModel:
@@ -153,7 +170,7 @@ def _assemble(network: nn.Module, recipe: Recipe, weights: dict[str, torch.Tenso
     network.load_state_dict(weights, strict=True, assign=True)
     stray = [name for name, tensor in network.named_buffers() if tensor.is_meta]
     if stray:
-        raise FolderError(f"{recipe.architecture} computes buffers that no file holds: {', '.join(stray)}")
+        raise RobustzooError(f"{recipe.architecture} computes buffers that no file holds: {', '.join(stray)}")
     with torch.device("cpu"):
         return PixelModel(network, recipe.mean, recipe.std).eval()
 
@@ -176,18 +193,18 @@ def _require_replaceable(folder: Path, overwrite: bool) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise FolderError(f"{folder} exists and is not a folder; choose another path")
+        raise RobustzooError(f"{folder} exists and is not a folder; choose another path")
     content = sorted(entry.name for entry in folder.iterdir())
     if not content:
         return
     foreign = [name for name in content if name not in (WEIGHTS, CONFIG, CARD, EVIDENCE)]
     if foreign or WEIGHTS not in content or CONFIG not in content:
-        raise FolderError(
+        raise RobustzooError(
             f"{folder} is neither empty nor a model folder (it holds {', '.join(content[:4])}); "
             "choose another path, or move that folder away first"
         )
     if not overwrite:
-        raise FolderError(
+        raise RobustzooError(
             f"{folder} already holds another model; its card and evidence would not fit the new weights. "
             "Choose another path, or pass overwrite=True to replace all of it"
         )
@@ -197,8 +214,8 @@ def _read_card(path: Path) -> str | None:
     if not path.is_file():
         return None
     if path.stat().st_size > _LARGEST_CARD:
-        raise FolderError(f"{path} is larger than {_LARGEST_CARD} bytes, so it is no model card")
+        raise RobustzooError(f"{path} is larger than {_LARGEST_CARD} bytes, so it is no model card")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise FolderError(f"{path} is not UTF-8 text: {error}") from error
+        raise RobustzooError(f"{path} is not UTF-8 text: {error}") from error

@@ -9,11 +9,13 @@ import safetensors
 import timm
 import torch
 from safetensors.torch import load_file
+from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
-from robustzoo.models.adaptation import METHODS, AdaptationError, resample_kernel, resize_position_embedding
-from robustzoo.models.jax_checkpoint import JaxCheckpointError, read_jax_checkpoint
-from robustzoo.models.weights_file import FolderError, refuse_pointer
+from robustzoo.errors import RobustzooError
+from robustzoo.models.jax_checkpoint import read_jax_checkpoint
+from robustzoo.models.weights import refuse_pointer
 from robustzoo.registry.catalog import UNPINNED
 
 NEW_STD = 0.02  # truncated normal of a new head or projection, its bias zero; source: ours
@@ -21,11 +23,16 @@ _STEM, _PROJECTION, _HEAD = "patch_embed.backbone.", "patch_embed.proj.", "head.
 # What wrappers put before every name: DataParallel, torch.compile, Lightning and the like, PixelModel.
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "network.")
 
+# Interpolation modes of torch. nearest-exact takes the middle of each source cell; torch's plain "nearest"
+# takes its upper left corner and so would shift the kernel.
+_INTERPOLATIONS = {
+    "cubic": {"mode": "bicubic", "antialias": True},
+    "bilinear": {"mode": "bilinear", "antialias": True},
+    "nearest": {"mode": "nearest-exact"},
+}
+METHODS = (*_INTERPOLATIONS, "block_sum")
+
 _ELSE = "Give weights of the same architecture and image size, or --init random"
-
-
-class InitialWeightsError(ValueError):
-    """Initial weights that cannot be had, or do not fit the network."""
 
 
 def load_initial(network: nn.Module, init: str | Path, *, kernel_downsampling: str | None = None) -> str:
@@ -38,7 +45,7 @@ def load_initial(network: nn.Module, init: str | Path, *, kernel_downsampling: s
             stem of the one and the rest of the other; or the path of a model folder, a .safetensors file, or
             an .npz file of the original JAX release.
         kernel_downsampling: how a first convolution larger than the network's becomes one of its size, see
-            `robustzoo.models.adaptation.METHODS`; needed only for such checkpoints.
+            `resample_kernel`; needed only for such checkpoints.
 
     A prefix that wrappers put before all names (`module.`, `_orig_mod.`, `model.`, `network.`, or several) is
     taken off. The position embedding is resized to the network's grid. Every other tensor must have the name
@@ -46,7 +53,7 @@ def load_initial(network: nn.Module, init: str | Path, *, kernel_downsampling: s
     checkpoint without one, and the projection between a stem and a transformer of two checkpoints.
 
     Raises:
-        InitialWeightsError: the checkpoint cannot be fetched or read; a tensor is missing, unknown, of
+        RobustzooError: the checkpoint cannot be fetched or read; a tensor is missing, unknown, of
             another shape, no floating-point numbers or not finite; or `kernel_downsampling` is needed and
             absent, or does not fit. The network is then unchanged.
     """
@@ -55,20 +62,18 @@ def load_initial(network: nn.Module, init: str | Path, *, kernel_downsampling: s
     if init == "random":
         return "random weights"
     if init.startswith("file:"):
-        raise InitialWeightsError(f"this recipe starts from a local {init}: give that file with --init PATH")
+        raise RobustzooError(f"this recipe starts from a local {init}: give that file with --init PATH")
     sources = _parse(init)
     if len(sources) == 1:
         return _fill(network, _fetch(*sources[0]), init, kernel_downsampling)
     if not _has_stem(network.state_dict()):
-        raise InitialWeightsError(
+        raise RobustzooError(
             f"init {init!r} names a stem and a transformer, but this network has no convolutional stem: "
             "expected timm:TAG@REVISION"
         )
     stem, transformer = (_fetch(tag, revision) for tag, revision in sources)
     if not _has_stem(stem):
-        raise InitialWeightsError(
-            f"{sources[0][0]} has no convolutional stem; expected a hybrid's checkpoint"
-        )
+        raise RobustzooError(f"{sources[0][0]} has no convolutional stem; expected a hybrid's checkpoint")
     weights = {name: tensor for name, tensor in transformer.items() if not name.startswith("patch_embed.")}
     weights |= {name: tensor for name, tensor in stem.items() if name.startswith(_STEM)}
     return _fill(network, weights, init, kernel_downsampling, new_projection=True)
@@ -80,7 +85,7 @@ def _parse(init: str) -> list[tuple[str, str]]:
     sources = list(zip(tags.split("+"), revisions.split("+"), strict=False))
     same = tags.count("+") == revisions.count("+") <= 1
     if not init.startswith("timm:") or not same or not all(tag and revision for tag, revision in sources):
-        raise InitialWeightsError(
+        raise RobustzooError(
             f"init {init!r} is neither random, timm:TAG@REVISION nor a Path (a hybrid's: "
             "timm:STEM+TRANSFORMER@REVISION+REVISION)"
         )
@@ -97,7 +102,7 @@ def _fetch(tag: str, revision: str) -> dict[str, Tensor]:
             source = timm.create_model(tag, pretrained=True, pretrained_cfg_overlay=place)
     except Exception as error:  # timm and the Hub raise many kinds: unknown tag, no network, offline miss
         pinned = "" if revision == UNPINNED else f" --revision {revision}"
-        raise InitialWeightsError(
+        raise RobustzooError(
             f"the initial checkpoint {tag} (revision {revision}) could not be had: {error}. Fetch it where "
             f"there is a network with `hf download timm/{tag}{pinned}` into the cache that HF_HOME names, or "
             "give a local file with --init PATH, or start from random weights with --init random (a changed "
@@ -109,17 +114,17 @@ def _fetch(tag: str, revision: str) -> dict[str, Tensor]:
 def _read_file(path: Path) -> dict[str, Tensor]:
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.is_file():
-        raise InitialWeightsError(
+        raise RobustzooError(
             f"--init {path}: no such file; expected a .safetensors file, a model folder, or an .npz file of "
             "the original JAX release"
         )
     try:
         refuse_pointer(file)
         return read_jax_checkpoint(file) if file.suffix == ".npz" else load_file(file)
-    except (JaxCheckpointError, FolderError) as error:
-        raise InitialWeightsError(f"--init {error}") from error
+    except RobustzooError as error:
+        raise RobustzooError(f"--init {error}") from error
     except (safetensors.SafetensorError, OSError) as error:
-        raise InitialWeightsError(
+        raise RobustzooError(
             f"--init {file} is not a readable safetensors file: {error}; give one, an .npz file of the "
             "original JAX release, or --init random"
         ) from error
@@ -144,7 +149,7 @@ def _fill(
     bad = sorted(name for name, tensor in weights.items() if not tensor.isfinite().all())
     _refuse(origin, [f"{name} has values that are not finite" for name in bad])
     if _has_stem(expected) and not _has_stem(weights):
-        raise InitialWeightsError(
+        raise RobustzooError(
             f"{origin} has no convolutional stem ({_STEM}*), which this hybrid needs: give a checkpoint of "
             "the whole hybrid, or timm:STEM+TRANSFORMER@REVISION+REVISION"
         )
@@ -155,8 +160,8 @@ def _fill(
     body = {name: tensor for name, tensor in weights.items() if name not in made}
     try:
         body, words = _adapt(body, expected, kernel_downsampling)
-    except AdaptationError as error:
-        raise InitialWeightsError(f"{origin} does not fit the network: {error}. {_ELSE}") from error
+    except RobustzooError as error:
+        raise RobustzooError(f"{origin} does not fit the network: {error}. {_ELSE}") from error
     wanted = {name: tensor for name, tensor in expected.items() if name not in made}
     problems = [f"{name} is missing" for name in wanted if name not in body]
     problems += [f"{name} is unknown" for name in body if name not in wanted]
@@ -189,7 +194,7 @@ def _adapt(
         (rows, side), size = weights[first].shape[2:], expected[first].shape[-1]
         if rows == side > size:
             if method is None:
-                raise AdaptationError(
+                raise RobustzooError(
                     f"{first} has kernels of side {side} and the network's have side {size}: say how to make "
                     f"them smaller with kernel_downsampling ({', '.join(METHODS)})"
                 )
@@ -217,6 +222,70 @@ def _has_stem(weights: Mapping[str, Tensor]) -> bool:
 def _refuse(origin: str, problems: list[str]) -> None:
     if problems:
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
-        raise InitialWeightsError(
+        raise RobustzooError(
             f"{origin} does not fit the network: {'; '.join(sorted(problems)[:4])}{more}. {_ELSE}"
         )
+
+
+# ---- Other geometries --------------------------------------------------------------------------------------
+
+
+def resample_kernel(weight: Tensor, size: int, method: str) -> Tensor:
+    """A convolution kernel (O, I, h, h) for a smaller receptive field: (O, I, size, size), float32.
+
+    - "cubic", "bilinear", "nearest": the kernel as an image, resized with antialiasing (cubic: a = -0.5),
+      times (h / size)^2, so that a constant kernel keeps its response to a constant patch. The factor is
+      ours: the paper names only the interpolation, and without it activations shrink by as much.
+    - "block_sum": the sum over blocks of side h / size, which is exactly the original kernel applied to a
+      patch whose pixels are repeated: sum_ij W_ij x_(i/f, j/f) = sum_kl (sum of block kl of W) x_kl.
+
+    Args:
+        weight: square kernels.
+        size: new side in pixels, 1..h.
+        method: one of `METHODS`.
+
+    Raises:
+        RobustzooError: an unknown method, kernels that are not square, a size that is not in 1..h, or for
+            block_sum does not divide h.
+    """
+    if method not in METHODS:
+        raise RobustzooError(f"kernel_downsampling is {method!r}; expected one of {', '.join(METHODS)}")
+    if weight.dim() != 4 or weight.shape[2] != weight.shape[3]:
+        raise RobustzooError(
+            f"a kernel has shape {tuple(weight.shape)}; expected (outputs, inputs, side, side)"
+        )
+    side = weight.shape[-1]
+    if not 1 <= size <= side:
+        raise RobustzooError(f"a kernel of side {side} cannot be downsampled to side {size}")
+    weight = weight.float()
+    if method == "block_sum":
+        if side % size:
+            fitting = ", ".join(_INTERPOLATIONS)
+            raise RobustzooError(
+                f"block_sum cannot turn a kernel of side {side} into side {size}, which does not divide it; "
+                f"use another kernel_downsampling: {fitting}"
+            )
+        block = side // size
+        return weight.unflatten(3, (size, block)).unflatten(2, (size, block)).sum((3, 5))
+    if size == side:
+        return weight.clone()
+    return interpolate(weight, size=(size, size), **_INTERPOLATIONS[method]) * (side / size) ** 2
+
+
+def resize_position_embedding(embedding: Tensor, grid: tuple[int, int], prefix: int = 1) -> Tensor:
+    """Position embedding (1, prefix + g * g, d) for another grid: (1, prefix + rows * columns, d).
+
+    The grid part is resized as an image (bicubic with antialiasing), the prefix (class token) kept.
+
+    Raises:
+        RobustzooError: the tokens after the prefix are no square grid.
+    """
+    tokens = embedding.shape[1] - prefix if embedding.dim() == 3 else -1
+    side = round(max(tokens, 0) ** 0.5)
+    if side < 1 or side * side != tokens or embedding.shape[0] != 1:
+        raise RobustzooError(
+            f"a position embedding has shape {tuple(embedding.shape)}; expected (1, {prefix} + g * g, width)"
+        )
+    if (side, side) == tuple(grid):
+        return embedding
+    return resample_abs_pos_embed(embedding, list(grid), [side, side], num_prefix_tokens=prefix)

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robustzoo.errors import RobustzooError
+
 _LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 _WHOLE = {"cls": "cls_token", "Transformer/posembed_input/pos_embedding": "pos_embed"}
 _MODULES = {
@@ -38,23 +40,19 @@ _UNIT = re.compile(r"block([1-9]\d*)/unit([1-9]\d*)/(conv|gn)([1-3]|_proj)")
 _DAMAGED = (zipfile.BadZipFile, zlib.error)
 
 
-class JaxCheckpointError(ValueError):
-    """A file that is no checkpoint of the original release."""
-
-
 def read_jax_checkpoint(path: Path) -> dict[str, Tensor]:
     """timm name -> float32 tensor, of every array in the file.
 
     A representation layer (`pre_logits`) is left out, as timm does, and the head above it with it.
 
     Raises:
-        JaxCheckpointError: no readable `.npz` of number arrays, or a key that the release does not have.
+        RobustzooError: no readable `.npz` of number arrays, or a key that the release does not have.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name.removeprefix("opt/target/"): archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, AttributeError, TypeError, *_DAMAGED) as error:
-        raise JaxCheckpointError(f"{path} is not a readable .npz of number arrays: {error}") from error
+        raise RobustzooError(f"{path} is not a readable .npz of number arrays: {error}") from error
     if any(name.startswith("pre_logits/") for name in arrays):
         arrays = {
             name: array for name, array in arrays.items() if not name.startswith(("pre_logits/", "head/"))
@@ -64,10 +62,10 @@ def read_jax_checkpoint(path: Path) -> dict[str, Tensor]:
     unknown = []
     for name, array in arrays.items():
         if array.dtype.kind != "f":
-            raise JaxCheckpointError(f"{path}: {name} holds {array.dtype}; expected floating-point numbers")
+            raise RobustzooError(f"{path}: {name} holds {array.dtype}; expected floating-point numbers")
         module, _, leaf = name.rpartition("/")
         if array.ndim < (2 if leaf == "kernel" else 1) or not array.size:
-            raise JaxCheckpointError(
+            raise RobustzooError(
                 f"{path}: {name} has shape {array.shape}, which no tensor of the release has"
             )
         attention = _QKV.fullmatch(module)
@@ -82,7 +80,7 @@ def read_jax_checkpoint(path: Path) -> dict[str, Tensor]:
             unknown.append(name)
     if unknown:
         more = f" and {len(unknown) - 4} more" if len(unknown) > 4 else ""
-        raise JaxCheckpointError(
+        raise RobustzooError(
             f"{path} has keys that the original release does not have: "
             f"{', '.join(sorted(unknown)[:4])}{more}; expected names such as embedding/kernel and "
             "Transformer/encoderblock_0/LayerNorm_0/scale"
@@ -120,7 +118,7 @@ def _joined(path: Path, whole: str, part: dict[str, Tensor]) -> Tensor:
     """Query, key and value under each other, as timm stores them."""
     if set(part) != {"query", "key", "value"} or len({tensor.shape for tensor in part.values()}) != 1:
         found = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in part.items())
-        raise JaxCheckpointError(f"{path}: {whole} needs query, key and value of one shape; found {found}")
+        raise RobustzooError(f"{path}: {whole} needs query, key and value of one shape; found {found}")
     return torch.cat([part["query"], part["key"], part["value"]])
 
 

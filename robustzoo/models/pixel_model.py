@@ -12,14 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from robustzoo.errors import RobustzooError
 from robustzoo.models.architectures import build_for
 
 if TYPE_CHECKING:
     from robustzoo.registry import Recipe, ThreatModel
-
-
-class PixelRangeError(ValueError):
-    """The input is not a batch of pixels in [0, 1] of the model's shape."""
 
 
 class PixelModel(nn.Module):
@@ -83,7 +80,7 @@ class PixelModel(nn.Module):
         """Penultimate features (B, d) of pixels x: (B, C, H, W) in [0, 1].
 
         Raises:
-            PixelRangeError: see `forward`.
+            RobustzooError: see `forward`.
         """
         if self.validate_pixels:
             self._check(x)
@@ -97,36 +94,34 @@ class PixelModel(nn.Module):
         """Logits (B, K) of pixels x: (B, C, H, W) in [0, 1].
 
         Raises:
-            PixelRangeError: x is not floating point, has another shape, contains NaN or leaves [0, 1]
+            RobustzooError: x is not floating point, has another shape, contains NaN or leaves [0, 1]
                 (only while `validate_pixels` is True).
         """
         return self.head(self.features(x))
 
     def _check(self, x: Tensor) -> None:
         if not isinstance(x, Tensor):
-            raise PixelRangeError(f"pixels are a {type(x).__name__}; expected a torch.Tensor (B, C, H, W)")
+            raise RobustzooError(f"pixels are a {type(x).__name__}; expected a torch.Tensor (B, C, H, W)")
         if not x.is_floating_point():
-            raise PixelRangeError(
+            raise RobustzooError(
                 f"pixels are {x.dtype}; expected float32 in [0, 1] (for uint8: x.float() / 255)"
             )
         expected = ("C", "H", "W") if self.input_shape is None else self.input_shape
         if x.dim() != 4 or (self.input_shape is not None and tuple(x.shape[1:]) != self.input_shape):
             sides = ", ".join(str(side) for side in expected)
-            raise PixelRangeError(f"pixels have shape {tuple(x.shape)}; expected (B, {sides})")
+            raise RobustzooError(f"pixels have shape {tuple(x.shape)}; expected (B, {sides})")
         dtype = self.mean.dtype
         if torch.promote_types(x.dtype, dtype) != dtype and not torch.is_autocast_enabled(x.device.type):
-            raise PixelRangeError(
-                f"pixels are {x.dtype} but the model computes in {dtype}; use x.to({dtype})"
-            )
+            raise RobustzooError(f"pixels are {x.dtype} but the model computes in {dtype}; use x.to({dtype})")
         if x.numel() == 0:
             return
         low, high = (bound.item() for bound in torch.aminmax(x.detach()))
         if low >= 0 and high <= 1:  # false for NaN as well: aminmax passes it on
             return
         if x.isnan().any():
-            raise PixelRangeError("pixels contain NaN; expected values in [0, 1]")
+            raise RobustzooError("pixels contain NaN; expected values in [0, 1]")
         shown = str if x.dtype == torch.float64 else np.float32  # all digits: 1.0000001 must not read 1
-        raise PixelRangeError(
+        raise RobustzooError(
             f"pixels lie in [{shown(low)!s}, {shown(high)!s}]; expected [0, 1]. The model normalises by "
             "itself: pass images divided by 255 and nothing else (.clamp(0, 1) where rounding left the range)"
         )

@@ -14,7 +14,7 @@ from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.cards.paired import Paired
 from robustzoo.cards.published import all_evidence
 from robustzoo.errors import RobustzooError
-from robustzoo.printable import one_line
+from robustzoo.streams import one_line
 
 
 @dataclass(frozen=True)

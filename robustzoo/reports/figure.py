@@ -16,8 +16,8 @@ from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset
 from robustzoo.evaluation.witnessing import inside
-from robustzoo.printable import one_line
 from robustzoo.reports.text import per_class, stages
+from robustzoo.streams import one_line
 
 # Classes beyond which bars become too thin to label.
 _BARS = 20

@@ -8,8 +8,8 @@ from html import escape
 
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.masking import masking_signs
-from robustzoo.printable import one_line
 from robustzoo.reports.text import per_class, report, stages
+from robustzoo.streams import one_line
 
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:68rem;margin:2rem auto;padding:0 1rem;color:#222}"

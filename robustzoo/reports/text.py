@@ -14,7 +14,7 @@ from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.cards.masking import masking_signs
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.evaluation.progress import duration
-from robustzoo.printable import one_line
+from robustzoo.streams import one_line
 
 
 def report(evidence: Evidence, *, details: bool = False, others: Sequence[Evidence] = ()) -> str:

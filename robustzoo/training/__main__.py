@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from typing import NoReturn
 
+from robustzoo.streams import keep_messages_from_failing
 from robustzoo.training import chosen_checkpoint, usage
 from robustzoo.training.leaving import leave
-from robustzoo.unfailing_stream import keep_messages_from_failing
 
 
 def train() -> NoReturn:

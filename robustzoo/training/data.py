@@ -15,7 +15,7 @@ from robustzoo.data import (
     evaluation_subset,
     load_dataset,
 )
-from robustzoo.data.readers.generated import GeneratedImages
+from robustzoo.data.readers.generated_images import GeneratedImages
 from robustzoo.registry import Recipe
 from robustzoo.registry.recipes import partial
 from robustzoo.registry.rules import generated_images

@@ -20,8 +20,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from robustzoo import atomic_files
+from robustzoo.errors import RobustzooError
 from robustzoo.keyed_noise import uniform
-from robustzoo.models.folder import FolderError, read_folder, write_folder
+from robustzoo.models.folder import read_folder, write_folder
 from robustzoo.models.pixel_model import PixelModel, pixel_model
 from robustzoo.registry import Recipe, RecipeError
 from robustzoo.registry.recipes import partial
@@ -48,7 +49,7 @@ def export_model(folder: Path, recipe: Recipe, weights: Mapping[str, Tensor]) ->
         weights: PixelModel's float32 state by name, on any device.
 
     Raises:
-        ExportError: the folder read back gives other logits. FolderError: see `write_folder`.
+        ExportError: the folder read back gives other logits. RobustzooError: see `write_folder`.
     """
     model = pixel_model(recipe)
     model.load_state_dict({name: tensor.detach().cpu() for name, tensor in weights.items()}, strict=True)
@@ -130,7 +131,7 @@ def main(argv: list[str] | None = None) -> int:
     given = parse(argv)
     try:
         folder, step, digest = export_run(RunFolder(given.run), best=given.best)
-    except (RunFolderError, ExportError, FolderError, RecipeError) as error:
+    except (RunFolderError, ExportError, RobustzooError, RecipeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from robustzoo.data import DataError, MissingData
-from robustzoo.models import ArchitectureError, FolderError
-from robustzoo.models.initial import InitialWeightsError
+from robustzoo.errors import RobustzooError
 from robustzoo.objectives.objective import ObjectiveError
 from robustzoo.registry import IncompatibleName, RecipeError, UnknownName
 from robustzoo.training.export import ExportError
@@ -13,12 +12,10 @@ from robustzoo.training.processes import PortInUse, RefusedByRankZero
 from robustzoo.training.run_folder import RunFolderError
 
 REFUSALS = (
-    ArchitectureError,
     DataError,
     ExportError,
-    FolderError,
     IncompatibleName,
-    InitialWeightsError,
+    RobustzooError,
     LaunchError,
     MissingData,
     ObjectiveError,

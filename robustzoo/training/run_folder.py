@@ -17,7 +17,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from robustzoo import atomic_files, folder_lock
+from robustzoo import atomic_files
 from robustzoo.registry.digests import sha256_file
 from robustzoo.training.checkpoints import Checkpoints, RunFolderError
 
@@ -93,8 +93,8 @@ class RunFolder(Checkpoints):
             RunFolderError: another process trains here, or nothing can be written.
         """
         try:
-            self._held = folder_lock.hold(self.path)
-        except folder_lock.FolderInUse as error:
+            self._held = atomic_files.hold(self.path)
+        except atomic_files.FolderInUse as error:
             raise RunFolderError(
                 f"another process is training in {self.path}; wait for it, or choose another --out"
             ) from error
@@ -107,7 +107,7 @@ class RunFolder(Checkpoints):
 
     def check_free(self) -> None:
         """Raise RunFolderError where another process trains here; what `claim` says, before time is spent."""
-        if (self.path / folder_lock.NAME).exists():
+        if (self.path / atomic_files.LOCK).exists():
             self.claim()
             self.release()
 

@@ -18,13 +18,12 @@ from robustzoo.cards.published import evidence_files
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset, evaluation_subset, open_data, pixel_digest
 from robustzoo.data.datasets import WITHOUT_FILES
-from robustzoo.data.fitting import Fit
+from robustzoo.data.fit import Fit
 from robustzoo.data.sources import data_place
 from robustzoo.errors import RobustzooError
-from robustzoo.models.folder import verify_sha256
+from robustzoo.models.folder import ModelFolder, verify_sha256
 from robustzoo.models.pixel_model import PixelModel
 from robustzoo.registry.catalog import DATASETS, is_catalog_key
-from robustzoo.registry.digests import sha256_file
 from robustzoo.untrusted_files import read_text
 from robustzoo.verification.report import plural
 
@@ -87,15 +86,12 @@ def read_statements(folder: Path, claims: Sequence[Claim]) -> tuple[list[Stateme
     return stated, len(documents) - len({one.path for one in stated})
 
 
-def check_weights(weights: Path, named: Iterable[str | None]) -> str:
-    """The SHA-256 of the weights, which must be every one that is named.
-
-    Raises: HashMismatch; FolderError where there are no weights.
-    """
-    wanted = {sha256.lower(): sha256 for sha256 in named if sha256 is not None}
-    for sha256 in wanted.values():
-        verify_sha256(weights, sha256, next_step=_OTHER_WEIGHTS)
-    return next(iter(wanted), None) or sha256_file(weights)
+def check_weights(opened: ModelFolder, named: Iterable[str | None]) -> str:
+    """The SHA-256 of the weights, which must be every one that is named. Raises: RobustzooError."""
+    for sha256 in named:
+        if sha256 is not None:
+            opened.require_sha256(sha256, next_step=_OTHER_WEIGHTS)
+    return opened.sha256
 
 
 def evidence_documents(folder: Path) -> list[tuple[Evidence, Path]]:
@@ -170,8 +166,6 @@ def open_stated(
             f"({', '.join(DATASETS)}): pass the images as data=..., on the command line --data DIR"
         )
     if catalogued and _is_plain_folder(data):
-        if not Path(data).is_dir():
-            raise VerificationError(f"data is {str(data)!r}; expected a folder of images: no such folder")
         # A folder of the dataset's files, as `evaluate` takes it; without files it is for other claims.
         data, data_root = stated["id"], None if stated["id"] in WITHOUT_FILES else data
     channels, height, width = stated["image_shape"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from robustzoo.cards.claims import Claim
 from robustzoo.errors import RobustzooError
-from robustzoo.printable import one_line
+from robustzoo.streams import one_line
 
 HOLDS, REFUTED, NOT_TESTED = "holds", "refuted", "not tested"
 # Outcome -> exit code, the gravest first: a report on several claims has the outcome of the gravest.

@@ -76,17 +76,17 @@ class FirstTier(Work):
 
 
 def first_tier(protocol: Protocol) -> Protocol:
-    """The cheap part of a protocol: its first member, and 3 targets of its first targeted APGD.
+    """The cheap part of a protocol: its first attack, and 3 targets of its first targeted APGD.
 
     Noise is keyed by the attempt, so these are attempts of the protocol itself: an image that they break, the
     protocol breaks.
     """
-    head, *rest = protocol.members
+    head, *rest = protocol.attacks
     targeted = [m for m in rest if m.algorithm.startswith("apgd") and m.targets][:1]
-    members = tuple(replace(m, targets=min(m.targets, _TIER_TARGETS)) for m in (head, *targeted))
-    if members == protocol.members:
+    attacks = tuple(replace(m, targets=min(m.targets, _TIER_TARGETS)) for m in (head, *targeted))
+    if attacks == protocol.attacks:
         return protocol
-    return Protocol(f"first tier of {protocol.name}", protocol.norm, members)
+    return Protocol(f"first tier of {protocol.name}", protocol.norm, attacks)
 
 
 def spot(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
 from robustzoo.evaluation.guards import probe_images, read_probe
 from robustzoo.evaluation.progress import Reporter
-from robustzoo.models.folder import read_folder
+from robustzoo.models.folder import ModelFolder, read_folder
 from robustzoo.models.pixel_model import PixelModel
 from robustzoo.verification import comparable, judging
 from robustzoo.verification.replay import replay, replay_cost
@@ -42,7 +43,7 @@ _SEEDS = 2**53
 
 
 def verify(
-    folder: str | Path,
+    folder: str | PathLike[str],
     *,
     card: str | Path | None = None,
     mode: str = "replay",
@@ -84,19 +85,20 @@ def verify(
         log: append one JSON line to this file, in a folder that exists.
 
     Raises:
-        HashMismatch: the weights are not those that `sha256`, the card or the Evidence names, or the witness
-            file is not the one that the Evidence names. (A missing witness file is noted: replay then cannot
-            test that the model is at most as robust as claimed.)
+        RobustzooError: the weights are not those that `sha256`, the card or the Evidence names, or the
+            witness file is not the one that the Evidence names. (A missing witness file is noted: replay then
+            cannot test that the model is at most as robust as claimed.)
         CardError: no card, one without claims, one whose text states other numbers than its metadata, or one
             that says anything else than the folder's recipe and evidence give (the author's notes excepted).
-        FolderError, EvidenceError, WitnessError: a file of the folder is missing, damaged or contradicts
+        RobustzooError, EvidenceError, WitnessError: a file of the folder is missing, damaged or contradicts
             itself.
         DataError, MissingData: the images cannot be had.
         RobustzooError: the base of all of these, itself for a wrong argument or a folder without Evidence.
         LogNotWritten: the log fails at the end; the error's `report` is what would have been returned.
     """
     # ---- what was asked -----------------------------------------------------------------------------------
-    folder = Path(folder)
+    opened = ModelFolder.of(folder)
+    folder = opened.path
     _check_arguments(mode, require, seed, same_seed, log)
     check_whole("tolerance", tolerance, 0, error=RobustzooError)
     check_whole("workers", workers, 1, optional=False, error=RobustzooError)
@@ -110,10 +112,10 @@ def verify(
     stated, unstated = comparable.read_statements(folder, claims)
     comparable.refuse_unread(data, (one.evidence for one in stated))
     in_evidence = (one.evidence.doc["model"]["sha256"] for one in stated)
-    found = comparable.check_weights(folder / "model.safetensors", (sha256, on_card, *in_evidence))
+    found = comparable.check_weights(opened, (sha256, on_card, *in_evidence))
     for one in stated:
         comparable.check_witness_file(one)
-    model = read_folder(folder)
+    model = read_folder(opened)
     differences = [comparable.card_differences(one, model) for one in stated]
     if not any(differences):
         pairs = [(one.claim, one.evidence) for one in stated]

@@ -61,7 +61,7 @@ def labelled(model: nn.Module, x: torch.Tensor) -> list[tuple[torch.Tensor, int]
 def short(name: str, threat_model, classes: int, iterations: int = 12, queries: int = 60) -> Protocol:
     """The protocol with fewer iterations, and at most three targets, two restarts and two draws."""
     p = protocol(name, threat_model, classes)
-    members = [
+    attacks = [
         replace(
             m,
             iterations=min(m.iterations, queries if m.algorithm == "square" else iterations),
@@ -69,9 +69,9 @@ def short(name: str, threat_model, classes: int, iterations: int = 12, queries: 
             restarts=min(m.restarts, 2),
             constants={**m.constants, "draws": 2} if m.draws > 1 else m.constants,
         )
-        for m in p.members
+        for m in p.attacks
     ]
-    return replace(p, members=tuple(members))
+    return replace(p, attacks=tuple(attacks))
 
 
 @pytest.fixture(scope="session")

@@ -74,7 +74,7 @@ def run_protocol(
         str(device_of(model)),
         given=protocol,
     )
-    attacks = [member.attack for member in protocol.members]
+    attacks = [attack.name for attack in protocol.attacks]
     ledger, found = Ledger(ids, attacks, micro_batch_size), defaultdict(list)
 
     def record(findings: list[Finding]) -> None:

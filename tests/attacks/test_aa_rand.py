@@ -42,7 +42,7 @@ def test_on_a_model_without_noise_it_is_the_attack_without_draws(threat_model, t
     averaged = toys.short("aa-rand", threat_model, 4, iterations=8)
     plain = replace(
         averaged,
-        members=tuple(replace(m, constants={**m.constants, "draws": 1}) for m in averaged.members),
+        attacks=tuple(replace(m, constants={**m.constants, "draws": 1}) for m in averaged.attacks),
     )
     many, one = (run(model, data, p, threat_model) for p in (averaged, plain))
     assert {r.robust for r in many} == {True, False}
@@ -51,7 +51,7 @@ def test_on_a_model_without_noise_it_is_the_attack_without_draws(threat_model, t
 
 
 def test_counts_of_a_sample_that_is_never_broken(toys):
-    """20 draws for the clean image and for each of 101 points of both members; 100 of them differentiated."""
+    """20 draws for the clean image and for each of 101 points of both attacks; 100 of them differentiated."""
     model = toys.Linear(4, (1, 3, 3))
     data = toys.labelled(model, toys.random_images(1, (1, 3, 3), 0.4, 0.6))
     threat_model = ThreatModel.parse("linf:0.00001")
@@ -61,7 +61,7 @@ def test_counts_of_a_sample_that_is_never_broken(toys):
     (r,) = run_protocol(model, data, [0], p, threat_model, 4, micro_batch_size=1)
     assert (r.robust, r.forwards, r.backwards) == (True, 20 * (1 + 2 * 101), 20 * 2 * 100)
     assert sum(calls) == r.forwards
-    assert (r.forwards - 20, r.backwards) == tuple(map(sum, zip(*(m.passes for m in p.members), strict=True)))
+    assert (r.forwards - 20, r.backwards) == tuple(map(sum, zip(*(m.passes for m in p.attacks), strict=True)))
 
 
 def test_noise_alone_breaks_nothing_and_is_averaged_away(toys):

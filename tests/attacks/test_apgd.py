@@ -10,16 +10,16 @@ from torch.nn import functional as F
 
 from robustzoo import keyed_noise
 from robustzoo.attacks.apgd import APGD, checkpoints, scaled_start
-from robustzoo.attacks.lanes import Lanes, Sample, run_member
-from robustzoo.attacks.projections import perturbation_norm, project
+from robustzoo.attacks.geometry import perturbation_norm, project
+from robustzoo.attacks.lanes import Lanes, Sample, run_attack
 from robustzoo.attacks.protocols import protocol
 from robustzoo.registry.threat_model import ThreatModel
 
 
 def test_checkpoints_of_100_iterations():
     """22 %, then gaps of 19, 16, 13, 10, 7, 6, 6 (Croce & Hein 2020, section 3.3)."""
-    (member,) = protocol("apgd-ce", ThreatModel.parse("linf:0.1"), 10).members
-    assert checkpoints(member) == [22, 41, 57, 70, 80, 87, 93, 99]
+    (attack,) = protocol("apgd-ce", ThreatModel.parse("linf:0.1"), 10).attacks
+    assert checkpoints(attack) == [22, 41, 57, 70, 80, 87, 93, 99]
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
@@ -82,10 +82,10 @@ def test_trajectory_equals_a_plain_implementation(norm, eps, tiny_vit, toys):
     try:
         x = toys.random_images(5, (1, 8, 8), 0.2, 0.8).double()
         labels = [y for _, y in toys.labelled(model, x)]
-        (member,) = protocol("apgd-ce", ThreatModel.parse(f"{norm}:{eps}"), 10).members
+        (attack,) = protocol("apgd-ce", ThreatModel.parse(f"{norm}:{eps}"), 10).attacks
         lanes = Lanes(2, (1, 8, 8), torch.device("cpu"))
         lanes.x = lanes.x.double()
-        search = APGD(member, lanes, norm, eps, seed=3)
+        search = APGD(attack, lanes, norm, eps, seed=3)
         seen = {i: [] for i in range(5)}
 
         def watch(module, inputs, output):
@@ -95,7 +95,7 @@ def test_trajectory_equals_a_plain_implementation(norm, eps, tiny_vit, toys):
 
         handle = model.register_forward_hook(watch)
         waiting = [Sample(i, labels[i], (), lambda i=i: x[i]) for i in range(5)]
-        outcomes = {o.id: o for o in run_member(model, search, waiting)}
+        outcomes = {o.id: o for o in run_attack(model, search, waiting)}
         handle.remove()
         compared = 0
         for i in range(5):

@@ -7,8 +7,8 @@ import torch
 from runs import run_protocol
 
 from robustzoo.attacks.fab import UntargetedFAB
+from robustzoo.attacks.geometry import dual_norm, perturbation_norm
 from robustzoo.attacks.lanes import Lanes
-from robustzoo.attacks.projections import dual_norm, perturbation_norm
 from robustzoo.attacks.protocols import protocol
 from robustzoo.registry.threat_model import ThreatModel
 
@@ -45,11 +45,11 @@ def test_untargeted_steps_to_the_nearest_boundary_and_restarts_at_half_the_budge
     y = torch.tensor([label for _, label in data])
     minimal = model.minimal_epsilon(x, y, norm)
     threat_model = ThreatModel.parse(f"{norm}:{1.06 * float(minimal.max()):.9f}")
-    (member,) = protocol("fab", threat_model, 5).members
+    (attack,) = protocol("fab", threat_model, 5).attacks
     lanes = Lanes(8, (1, 6, 6), torch.device("cpu"))
     lanes.x, lanes.y, lanes.ids = x, y, torch.arange(8)
     lanes.active, lanes.attempt = torch.ones(8, dtype=torch.bool), torch.ones(8, dtype=torch.int64)
-    search = UntargetedFAB(member, lanes, norm, threat_model.eps, seed=0)
+    search = UntargetedFAB(attack, lanes, norm, threat_model.eps, seed=0)
     search.begin(lanes.active)
     distance = perturbation_norm(search.points - x, norm)
     torch.testing.assert_close(distance, torch.full((8,), 0.5 * threat_model.eps), rtol=1e-4, atol=0)

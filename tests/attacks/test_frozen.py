@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from robustzoo.attacks.frozen import frozen
-from robustzoo.models import PixelModel, PixelRangeError, build_network
+from robustzoo.errors import RobustzooError
+from robustzoo.models import PixelModel, build_network
 
 
 def mixed_model() -> nn.Module:
@@ -78,7 +79,7 @@ def test_pixel_checks_are_off_inside_also_deep_down():
     outside = torch.full((1, 1, 8, 8), 1.5)
     with frozen(nn.Sequential(pixel_model)):
         assert pixel_model(outside).shape == (1, 10)
-    with pytest.raises(PixelRangeError):
+    with pytest.raises(RobustzooError):
         pixel_model(outside)
     pixel_model.validate_pixels = False
     with frozen(pixel_model):

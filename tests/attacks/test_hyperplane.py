@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import linprog, minimize
 
-from robustzoo.attacks.hyperplane import toward_hyperplane
-from robustzoo.attacks.projections import NormError, perturbation_norm
+from robustzoo.attacks.geometry import perturbation_norm, toward_hyperplane
+from robustzoo.errors import RobustzooError
 
 NORMS = ("linf", "l2", "l1")
 _unit = st.one_of(st.sampled_from([0.0, 1.0, 0.5]), st.floats(0, 1))
@@ -129,5 +129,5 @@ def test_no_slope_no_move(norm):
 
 
 def test_unknown_norm():
-    with pytest.raises(NormError, match="l0"):
+    with pytest.raises(RobustzooError, match="l0"):
         toward_hyperplane(torch.rand(1, 5), torch.rand(1, 5), torch.ones(1), "l0")

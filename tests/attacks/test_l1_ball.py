@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import brentq
 
-from robustzoo.attacks.l1_ball import nearest_in_l1_ball, sparse_step
-from robustzoo.attacks.projections import in_ball, random_start
+from robustzoo.attacks.geometry import in_ball, nearest_in_l1_ball, random_start, sparse_step
 
 _pixel = st.one_of(st.sampled_from([0.0, 1.0, 0.5]), st.floats(0, 1))
 _offset = st.one_of(st.sampled_from([0.0, 1.0, -1.0, 0.25]), st.floats(-3, 3))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from robustzoo.attacks.answers import NonFiniteLogits
-from robustzoo.attacks.lanes import Lanes, Sample, Search, run_member
+from robustzoo.attacks.lanes import Lanes, Sample, Search, run_attack
 from robustzoo.attacks.protocols import protocol
 from robustzoo.registry.threat_model import ThreatModel
 
@@ -42,21 +42,21 @@ class Climb(Search):
         self.iteration = self.iteration.masked_fill(starting, 0)
 
     def advance(self, logits, loss, grad):
-        exhausted = self.iteration >= self.member.iterations
+        exhausted = self.iteration >= self.attack.iterations
         self.points = (self.points + self.pace).clamp(0, 1)
-        self.iteration = (self.iteration + 1).clamp_max(self.member.iterations)
+        self.iteration = (self.iteration + 1).clamp_max(self.attack.iterations)
         return exhausted
 
 
 def climb(model, levels, lanes=2, iterations=4, restarts=1, targets=0, eps=0.1):
     """Run Climb on constant images of these brightnesses, all of label 0."""
-    (member,) = protocol("apgd-t" if targets else "apgd-ce", LINF, 3).members
-    member = replace(member, iterations=iterations, restarts=restarts, targets=targets)
+    (attack,) = protocol("apgd-t" if targets else "apgd-ce", LINF, 3).attacks
+    attack = replace(attack, iterations=iterations, restarts=restarts, targets=targets)
     state = Lanes(lanes, (1, 2, 2), torch.device("cpu"))
     waiting = [
         Sample(i, 0, (1, 2)[:targets], lambda v=v: torch.full((1, 2, 2), v)) for i, v in enumerate(levels)
     ]
-    outcomes = list(run_member(model, Climb(member, state, "linf", eps, seed=0), waiting))
+    outcomes = list(run_attack(model, Climb(attack, state, "linf", eps, seed=0), waiting))
     assert not state.active.any()
     return sorted(outcomes, key=lambda o: o.id)
 

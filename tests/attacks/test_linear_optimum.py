@@ -24,7 +24,7 @@ FAB_ENOUGH, APGD_ENOUGH = 1.051, {"linf": 1.02, "l2": 1.02, "l1": 1.2}
 def breaks(model, x, y, norm, eps, attack, classes, **changes) -> bool:
     threat_model = ThreatModel.parse(f"{norm}:{eps:.9f}")
     p = protocol(attack, threat_model, classes)
-    p = replace(p, members=tuple(replace(m, **changes) for m in p.members))
+    p = replace(p, attacks=tuple(replace(m, **changes) for m in p.attacks))
     (r,) = run_protocol(model, [(x, y)], [0], p, threat_model, classes, micro_batch_size=1)
     return not r.robust
 
@@ -137,7 +137,7 @@ def test_l1_where_the_optima_fill_a_face(attack, weights, toys):
     """With equal weights every perturbation of their signs is optimal: no corner has to be met, and APGD
     breaks at 1.02 of the minimum in L1 too.
 
-    Of 64 equal weights the members with five restarts: near the boundary a start is a single pixel, and where
+    Of 64 equal weights the attacks with five restarts: near the boundary a start is a single pixel, and where
     that has the wrong sign, equal steps of all others do not empty it within one attempt.
     """
     model = toys.two_classes(equal_weights(weights))

@@ -9,7 +9,7 @@ import torch
 from runs import run_protocol
 from torch import nn
 
-from robustzoo.attacks.projections import dual_norm, in_ball
+from robustzoo.attacks.geometry import dual_norm, in_ball
 from robustzoo.attacks.protocols import protocol
 from robustzoo.attacks.searches import SEARCHES
 from robustzoo.registry.threat_model import ThreatModel
@@ -31,24 +31,24 @@ def test_every_sample_meets_its_targets_by_rising_distance(threat_model, tiny_vi
     """On samples that are never broken, every attempt's target is the next nearest class."""
     tiny = ThreatModel.parse(f"{threat_model.norm}:0.00001")
     data = toys.labelled(tiny_vit, toys.random_images(5, (1, 8, 8)))
-    (member,) = protocol("apgd-malt", tiny, 10).members
-    member = replace(member, iterations=2, targets=4, restarts=2)
-    p = replace(protocol("apgd-malt", tiny, 10), members=(member,))
+    (attack,) = protocol("apgd-malt", tiny, 10).attacks
+    attack = replace(attack, iterations=2, targets=4, restarts=2)
+    p = replace(protocol("apgd-malt", tiny, 10), attacks=(attack,))
     seen = {i: [] for i in range(5)}
 
-    class Watched(SEARCHES[member.algorithm]):
+    class Watched(SEARCHES[attack.algorithm]):
         def _attack(self, starting):
             super()._attack(starting)
             for lane in (starting & self.lanes.active).nonzero().squeeze(1).tolist():
                 seen[int(self.lanes.ids[lane])].append(int(self.lanes.target[lane]))
 
-    monkeypatch.setitem(SEARCHES, member.algorithm, Watched)
+    monkeypatch.setitem(SEARCHES, attack.algorithm, Watched)
     results = run_protocol(tiny_vit, data, range(5), p, tiny, 10, micro_batch_size=2)
     assert all(r.robust for r in results)
     for i, (x, y) in enumerate(data):
         ranked = distances(tiny_vit, x, y, threat_model.norm).argsort().tolist()[:4]
         assert seen[i] == [t for t in ranked for _ in range(2)]
-    assert all((r.forwards - 1, r.backwards) == member.passes for r in results)
+    assert all((r.forwards - 1, r.backwards) == attack.passes for r in results)
 
 
 class Lure(nn.Module):
@@ -79,5 +79,5 @@ def test_the_first_target_breaks_where_the_largest_logit_would_not(threat_model)
 
 @pytest.mark.parametrize("classes, candidates, targets", [(2, 1, 1), (10, 9, 9), (1000, 100, 9)])
 def test_candidates_follow_the_number_of_classes(classes, candidates, targets):
-    (member,) = protocol("apgd-malt", ThreatModel.parse("linf:0.1"), classes).members
-    assert (member.constants["candidates"], member.targets) == (candidates, targets)
+    (attack,) = protocol("apgd-malt", ThreatModel.parse("linf:0.1"), classes).attacks
+    assert (attack.constants["candidates"], attack.targets) == (candidates, targets)

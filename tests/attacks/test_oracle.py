@@ -1,4 +1,4 @@
-"""Our members against the verdicts of the reference AutoAttack on the same weights and images.
+"""Our attacks against the verdicts of the reference AutoAttack on the same weights and images.
 
 The reference's own counts move between seeds (`seed_counts` in the files), so each attack alone must land
 within its range plus or minus 3 images, and the worst case over all attacks within 3.
@@ -29,14 +29,14 @@ def robust_flags(case, attack, ids, lanes, **changes):
     model, data, threat_model, verdicts = case
     classes = verdicts["model"]["kwargs"]["num_classes"]
     p = protocol(attack, threat_model, classes)
-    p = replace(p, members=tuple(replace(m, **changes) for m in p.members))
+    p = replace(p, attacks=tuple(replace(m, **changes) for m in p.attacks))
     results = run_protocol(model, data, ids, p, threat_model, classes, micro_batch_size=lanes)
     return {r.id: r.robust for r in results}
 
 
 def test_clean_verdicts(case):
     model, data, threat_model, verdicts = case
-    p = replace(protocol("pgd-1", threat_model, 3), members=())
+    p = replace(protocol("pgd-1", threat_model, 3), attacks=())
     classes = verdicts["model"]["kwargs"]["num_classes"]
     results = run_protocol(model, data, range(len(data)), p, threat_model, classes, micro_batch_size=50)
     assert [r.robust for r in results] == [bool(flag) for flag in verdicts["clean"]]

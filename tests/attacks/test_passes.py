@@ -6,7 +6,7 @@ import pytest
 from runs import run_protocol
 from torch import nn
 
-from robustzoo.attacks.protocols import SINGLE_MEMBERS, protocol
+from robustzoo.attacks.protocols import SINGLE_ATTACKS, protocol
 from robustzoo.registry.threat_model import ThreatModel
 
 BUDGETS = ("linf:0.00001", "l2:0.00001", "l1:0.00001")
@@ -40,15 +40,15 @@ def cost(toys, p, threat_model, shape, classes=10):
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("name", [*SINGLE_MEMBERS, "pgd-7", "aa-standard", "aa-plus"])
-def test_passes_are_those_that_members_state(name, budget, toys):
-    """Exactly: one for the clean image and `Member.passes`; Square may know answers and ask for fewer."""
+@pytest.mark.parametrize("name", [*SINGLE_ATTACKS, "pgd-7", "aa-standard", "aa-plus"])
+def test_passes_are_those_that_attacks_state(name, budget, toys):
+    """Exactly: one for the clean image and `Attack.passes`; Square may know answers and ask for fewer."""
     threat_model = ThreatModel.parse(budget)
     p = toys.short(name, threat_model, 5, iterations=10, queries=20)
     robust, counted, stated = cost(toys, p, threat_model, (3, 5, 5), 5)
-    forwards, backwards = (sum(part) for part in zip(*(m.passes for m in p.members), strict=True))
+    forwards, backwards = (sum(part) for part in zip(*(m.passes for m in p.attacks), strict=True))
     assert robust and counted == stated and stated[1] == backwards
-    if any(m.algorithm == "square" for m in p.members):
+    if any(m.algorithm == "square" for m in p.attacks):
         assert 1 + forwards - 20 < stated[0] <= 1 + forwards
     else:
         assert stated[0] == 1 + forwards
@@ -66,8 +66,8 @@ def test_passes_are_those_that_members_state(name, budget, toys):
 )
 def test_formula_of_aa_standard(budget, forwards, backwards):
     """Below the 1,905 backwards of the reference; its 7,856 forwards less the repeated clean ones."""
-    members = protocol("aa-standard", ThreatModel.parse(budget), 10).members
-    assert tuple(sum(part) for part in zip((1, 0), *(m.passes for m in members), strict=True)) == (
+    attacks = protocol("aa-standard", ThreatModel.parse(budget), 10).attacks
+    assert tuple(sum(part) for part in zip((1, 0), *(m.passes for m in attacks), strict=True)) == (
         forwards,
         backwards,
     )

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from robustzoo.attacks.frozen import frozen
+from robustzoo.attacks.geometry import in_ball
 from robustzoo.attacks.pgd import pgd, uniform_start
-from robustzoo.attacks.projections import in_ball
 from robustzoo.models import PixelModel, build_network
 from robustzoo.registry.threat_model import ThreatModel
 

@@ -1,4 +1,4 @@
-"""Protocols are data: names, members, constants, digests."""
+"""Protocols are data: names, attacks, constants, digests."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pickle
 
 import pytest
 
-from robustzoo.attacks.apgd_l1 import phase_lengths
-from robustzoo.attacks.protocols import SINGLE_MEMBERS, ProtocolError, protocol
+from robustzoo.attacks.apgd import phase_lengths
+from robustzoo.attacks.protocols import SINGLE_ATTACKS, ProtocolError, protocol
 from robustzoo.attacks.searches import SEARCHES
 from robustzoo.registry.threat_model import ThreatModel
 
 LINF, L2, L1 = (ThreatModel.parse(text) for text in ("linf:8/255", "l2:0.5", "l1:12"))
-NAMES = ("aa-standard", "aa-plus", "aa-rand", "apgd-ce+t", "apgd-ce+dlr", "pgd-20", *SINGLE_MEMBERS)
+NAMES = ("aa-standard", "aa-plus", "aa-rand", "apgd-ce+t", "apgd-ce+dlr", "pgd-20", *SINGLE_ATTACKS)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -24,40 +24,40 @@ def test_every_protocol_is_json_and_runs_known_algorithms(name, threat_model):
     assert document == json.loads(json.dumps(document))
     assert (document["name"], len(document["digest"])) == (name, 64)
     assert pickle.loads(pickle.dumps(p)) == p, "worker processes receive it"
-    assert all(member.algorithm in SEARCHES for member in p.members)
+    assert all(attack.algorithm in SEARCHES for attack in p.attacks)
 
 
-def test_members_and_constants_of_aa_standard():
-    members = protocol("aa-standard", LINF, 10).members
-    assert [m.attack for m in members] == ["apgd-ce", "apgd-t", "fab-t", "square"]
-    assert [m.iterations for m in members] == [100, 100, 100, 5000]
-    assert [m.attempts for m in members] == [1, 9, 9, 1]
-    assert dict(members[2].constants) == {"alpha_max": 0.1, "eta": 1.05, "beta": 0.9, "start": "clean"}
+def test_attacks_and_constants_of_aa_standard():
+    attacks = protocol("aa-standard", LINF, 10).attacks
+    assert [m.name for m in attacks] == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    assert [m.iterations for m in attacks] == [100, 100, 100, 5000]
+    assert [m.attempts for m in attacks] == [1, 9, 9, 1]
+    assert dict(attacks[2].constants) == {"alpha_max": 0.1, "eta": 1.05, "beta": 0.9, "start": "clean"}
 
 
-def test_members_of_aa_standard_for_l1():
+def test_attacks_of_aa_standard_for_l1():
     """Croce & Hein 2021: 5 restarts, 5 targets, and three phases of growing budgets."""
-    members = protocol("aa-standard", L1, 10).members
-    assert [m.attack for m in members] == ["apgd-ce", "apgd-t", "fab-t", "square"]
-    assert [(m.restarts, m.targets) for m in members] == [(5, 0), (1, 5), (1, 9), (1, 0)]
-    assert [phase_lengths(m) for m in members[:2]] == [[30, 30, 40]] * 2
-    assert members[0].constants["phase_factors"] == [3.0, 2.0, 1.0]
+    attacks = protocol("aa-standard", L1, 10).attacks
+    assert [m.name for m in attacks] == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    assert [(m.restarts, m.targets) for m in attacks] == [(5, 0), (1, 5), (1, 9), (1, 0)]
+    assert [phase_lengths(m) for m in attacks[:2]] == [[30, 30, 40]] * 2
+    assert attacks[0].constants["phase_factors"] == [3.0, 2.0, 1.0]
 
 
 @pytest.mark.parametrize("threat_model", [LINF, L2, L1], ids=str)
-def test_members_of_aa_plus_and_aa_rand(threat_model):
-    members = protocol("aa-plus", threat_model, 10).members
-    assert [m.attack for m in members] == ["apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"]
-    assert [(m.restarts, m.targets) for m in members] == [(5, 0), (5, 0), (5, 0), (1, 0), (1, 9), (1, 9)]
-    rand = protocol("aa-rand", threat_model, 10).members
-    assert [(m.attack, m.draws, m.restarts) for m in rand] == [("apgd-ce", 20, 1), ("apgd-dlr", 20, 1)]
+def test_attacks_of_aa_plus_and_aa_rand(threat_model):
+    attacks = protocol("aa-plus", threat_model, 10).attacks
+    assert [m.name for m in attacks] == ["apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"]
+    assert [(m.restarts, m.targets) for m in attacks] == [(5, 0), (5, 0), (5, 0), (1, 0), (1, 9), (1, 9)]
+    rand = protocol("aa-rand", threat_model, 10).attacks
+    assert [(m.name, m.draws, m.restarts) for m in rand] == [("apgd-ce", 20, 1), ("apgd-dlr", 20, 1)]
     if threat_model is L1:
-        assert all(phase_lengths(m) == [100] for m in (*members[:2], members[4], *rand))
+        assert all(phase_lengths(m) == [100] for m in (*attacks[:2], attacks[4], *rand))
 
 
-def test_no_autoattack_protocol_has_a_member_of_our_own():
+def test_no_autoattack_protocol_has_an_attack_of_our_own():
     for name in (n for n in NAMES if n.startswith("aa-")):
-        assert "apgd-malt" not in {m.attack for m in protocol(name, LINF, 10).members}
+        assert "apgd-malt" not in {m.name for m in protocol(name, LINF, 10).attacks}
 
 
 def test_digests_of_published_evidence_stay():
@@ -85,10 +85,10 @@ def test_digest_covers_what_decides_the_attack_but_not_epsilon():
     ],
 )
 def test_targets_and_losses_follow_the_number_of_classes(classes, targets, targeted, untargeted):
-    (t,) = protocol("apgd-t", LINF, classes).members
+    (t,) = protocol("apgd-t", LINF, classes).attacks
     assert (t.targets, t.loss) == (targets, targeted)
-    assert protocol("fab-t", LINF, classes).members[0].targets == targets
-    assert protocol("apgd-dlr", LINF, classes).members[0].loss == untargeted
+    assert protocol("fab-t", LINF, classes).attacks[0].targets == targets
+    assert protocol("apgd-dlr", LINF, classes).attacks[0].loss == untargeted
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import pytest
 import torch
 from runs import run_protocol
 
-from robustzoo.attacks.asked_proposals import AskedProposals
-from robustzoo.attacks.bumps import Bumps, bump
+from robustzoo.attacks.geometry import in_ball, perturbation_norm
 from robustzoo.attacks.lanes import Lanes
-from robustzoo.attacks.projections import in_ball, perturbation_norm
+from robustzoo.attacks.proposals import AskedProposals, Bumps, bump
 from robustzoo.attacks.protocols import protocol
 from robustzoo.attacks.square import _CHUNK, Square, side
 from robustzoo.registry.threat_model import ThreatModel
@@ -56,11 +55,11 @@ def test_the_start_tiles_the_image(height, width):
 
 def searching(norm, shape=(3, 6, 10), lanes=40, eps=0.1, low=0.3, high=0.7):
     g = torch.Generator().manual_seed(0)
-    (member,) = protocol("square", ThreatModel.parse(f"{norm}:{eps}"), 4).members
+    (attack,) = protocol("square", ThreatModel.parse(f"{norm}:{eps}"), 4).attacks
     state = Lanes(lanes, shape, torch.device("cpu"))
     state.x = low + (high - low) * torch.rand(lanes, *shape, generator=g)
     state.ids, state.active = torch.arange(lanes), torch.ones(lanes, dtype=torch.bool)
-    search = Square(member, state, norm, eps, seed=0)
+    search = Square(attack, state, norm, eps, seed=0)
     search.begin(state.active)
     return search, state, g
 
@@ -100,7 +99,7 @@ def test_windows_lie_where_the_published_ranges_put_them():
 def breaks(model, data, i, norm, eps, queries=5000):
     threat_model = ThreatModel.parse(f"{norm}:{eps:.9f}")
     p = protocol("square", threat_model, 2)
-    p = replace(p, members=(replace(p.members[0], iterations=queries),))
+    p = replace(p, attacks=(replace(p.attacks[0], iterations=queries),))
     (result,) = run_protocol(model, data, [i], p, threat_model, 2, micro_batch_size=1)
     return not result.robust
 
@@ -172,7 +171,7 @@ def test_known_answers_are_not_asked_for_and_change_nothing(norm, factor, saved,
     threat_model = ThreatModel.parse(f"{norm}:{float(minimal) * factor:.9f}")
     p = protocol("square", threat_model, 3)
     queries = 600 if norm == "linf" else 300
-    p = replace(p, members=(replace(p.members[0], iterations=queries),))
+    p = replace(p, attacks=(replace(p.attacks[0], iterations=queries),))
 
     def run():
         return run_protocol(model, data, range(10), p, threat_model, 3, micro_batch_size=5)

@@ -10,12 +10,12 @@ from runs import run_protocol
 from torch import nn
 
 from robustzoo.attacks.answers import NonFiniteLogits
-from robustzoo.attacks.projections import in_ball
-from robustzoo.attacks.protocols import SINGLE_MEMBERS, protocol
+from robustzoo.attacks.geometry import in_ball
+from robustzoo.attacks.protocols import SINGLE_ATTACKS, protocol
 from robustzoo.registry.threat_model import ThreatModel
 
 LINF = ThreatModel.parse("linf:0.04")
-MEMBERS = (*SINGLE_MEMBERS, "pgd-7")
+MEMBERS = (*SINGLE_ATTACKS, "pgd-7")
 
 
 def run(model, data, ids, p, threat_model, classes=10, *, lanes=6, seed=0):
@@ -94,7 +94,7 @@ def test_verdicts_do_not_depend_on_the_shape_of_the_batch(lanes, tiny_vit, toys)
 
 @pytest.mark.parametrize("threat_model", ["linf:1", "l2:8", "l1:64"])
 @pytest.mark.parametrize("name", ["aa-standard", "aa-plus", "aa-rand"])
-def test_all_broken_by_the_first_member(name, threat_model, tiny_vit, toys):
+def test_all_broken_by_the_first_attack(name, threat_model, tiny_vit, toys):
     data = toys.labelled(tiny_vit, toys.random_images(9, (1, 8, 8)))
     threat_model = ThreatModel.parse(threat_model)
     results = run(tiny_vit, data, range(9), toys.short(name, threat_model, 10), threat_model)
@@ -155,13 +155,11 @@ def test_nan_logits_name_the_samples(toys):
         run(SometimesNaN(0.8), data, range(8), p, LINF, 2, lanes=8)
     with pytest.raises(NonFiniteLogits, match="sample 7"):
         data[7][0][0, 0, 0] = 0.79
-        run(SometimesNaN(0.8), data, [7], replace(p, members=(_outward(p),)), LINF, 2)
+        run(SometimesNaN(0.8), data, [7], replace(p, attacks=(_outward(p),)), LINF, 2)
 
 
 def _outward(p):
-    return replace(
-        p.members[0], attack="square", algorithm="square", constants={"p_init": 0.8}, iterations=50
-    )
+    return replace(p.attacks[0], name="square", algorithm="square", constants={"p_init": 0.8}, iterations=50)
 
 
 def test_the_seed_decides(tiny_vit, toys):

@@ -35,11 +35,11 @@ def flipped(tmp_path_factory) -> Path:
 
 ERRORS = [
     (("verify", "vit_micro2.digits_linf.at_bse"), "UnknownName", "at_base"),
-    (("verify", "vit_l16.imagenet_linf.at_trh"), "NotPublished", "training/train.py"),
+    (("verify", "vit_l16.imagenet_linf.at_trh"), "RobustzooError", "training/train.py"),
     (("verify", NAME, "--card", "absent.md"), "CardError", "Next: write it"),
     (("verify", NAME, "--log", "absent/folder/log.jsonl"), "RobustzooError", "folder does not exist"),
     (("verify", NAME, "--data-root", "nowhere"), "MissingData", "leave it away"),
-    (("verify", FLIPPED), "HashMismatch", "witness.safetensors"),
+    (("verify", FLIPPED), "RobustzooError", "witness.safetensors"),
     (("verify", NAME, "--mode", "quick"), "BadParameter", "quick"),
     (("verify", NAME, "--seed", "-1"), "BadParameter", "-1"),
     (("verify", NAME, NAME, "--card", "x.md"), "UsageError", "exactly one MODEL"),

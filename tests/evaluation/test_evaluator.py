@@ -16,11 +16,12 @@ from torch.utils.data import TensorDataset
 from robustzoo.attacks.protocols import protocol
 from robustzoo.cards import Claim, Evidence, Witnesses, lint_card, render_card
 from robustzoo.data import DataError, load_dataset
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.evaluate import evaluate, passes_at_most, weights_hash
 from robustzoo.evaluation.guards import EvaluationWarning
 from robustzoo.evaluation.prepare import state_digest
 from robustzoo.evaluation.witnessing import inside, leads
-from robustzoo.models.folder import HashMismatch, read_folder
+from robustzoo.models.folder import read_folder
 from robustzoo.registry import ThreatModel
 from robustzoo.registry.entries import find_entry
 from robustzoo.reports.text import report
@@ -254,7 +255,7 @@ def test_a_flipped_byte_makes_another_model(tmp_path):
     with pytest.warns(EvaluationWarning, match="does not hold the published weights"):
         found = evaluate(read_folder(folder), "digits", None, "pgd-1", n=2, progress=False)
     assert found.doc["model"]["name"].startswith(f"{item.name} (weights ")
-    with pytest.raises(HashMismatch, match="Next: put the published file back"):
+    with pytest.raises(RobustzooError, match="Next: put the published file back"):
         verify(folder, progress=False)
 
 

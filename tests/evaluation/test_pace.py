@@ -15,8 +15,8 @@ LANES = 4
 def test_what_is_in_the_lanes_does_not_inflate_it():
     """Four images of equal cost, a pass a second: the estimates are right, or there is none yet."""
     chosen = protocol("apgd-ce+t", ThreatModel.parse("linf:8/255"), 10)
-    costs = [sum(member.passes) for member in chosen.members]
-    ledger = Ledger(range(LANES), [member.attack for member in chosen.members], LANES)
+    costs = [sum(attack.passes) for attack in chosen.attacks]
+    ledger = Ledger(range(LANES), [attack.name for attack in chosen.attacks], LANES)
     events: list[dict] = []
     now = 0.0
     pace = Pace(ledger, chosen, Reporter(events.append), LANES, clock=lambda: now)
@@ -47,7 +47,7 @@ def test_what_is_in_the_lanes_does_not_inflate_it():
 def test_after_the_clean_pass_the_time_of_what_is_left_is_said_once():
     """Two of four images are wrong already: the estimate made before said twice as much."""
     chosen = protocol("apgd-ce+t", ThreatModel.parse("linf:8/255"), 10)
-    ledger = Ledger(range(LANES), [member.attack for member in chosen.members], LANES)
+    ledger = Ledger(range(LANES), [attack.name for attack in chosen.attacks], LANES)
     events: list[dict] = []
     pace = Pace(
         ledger, chosen, Reporter(events.append), LANES, lambda count: 100.0 * count, clock=lambda: 5.0

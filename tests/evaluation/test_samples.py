@@ -20,7 +20,7 @@ from robustzoo.data import DataError, load_dataset, open_data
 from robustzoo.evaluation.files import place_of
 from robustzoo.evaluation.guards import GuardError
 from robustzoo.evaluation.prepare import FolderOptions, open_samples
-from robustzoo.models.foreign import fold
+from robustzoo.models.timm_models import fold
 from robustzoo.verification.comparable import open_stated
 
 NAME = "vit_micro2.digits_linf.at_base"

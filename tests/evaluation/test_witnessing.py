@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from robustzoo.attacks.projections import project
+from robustzoo.attacks.geometry import project
 from robustzoo.data import TensorSource
 from robustzoo.evaluation.witnessing import (
     BORDERLINE,

@@ -38,7 +38,7 @@ def work() -> Work:
 
 
 def ledger(work: Work) -> Ledger:
-    attacks = [member.attack for member in work.protocol.members]
+    attacks = [attack.name for attack in work.protocol.attacks]
     return Ledger(range(len(work.dataset)), attacks, work.micro_batch_size)
 
 

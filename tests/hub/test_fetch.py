@@ -14,8 +14,10 @@ from hub_cache import COMMIT, NAME, REPO, make_cache
 from huggingface_hub import constants
 
 import robustzoo
-from robustzoo.hub.fetch import HubError, OfflineMiss, fetch_folder, parse_reference
-from robustzoo.models import HashMismatch, read_folder
+from robustzoo.errors import RobustzooError
+from robustzoo.hub.fetch import fetch_folder
+from robustzoo.hub.references import parse_reference
+from robustzoo.models import read_folder
 from robustzoo.registry import Entry, recipe
 from robustzoo.registry.digests import sha256_file
 
@@ -76,7 +78,7 @@ def test_fresh_and_good(pinned, hub, tmp_path, published, name, capsys):
 @pytest.mark.parametrize("name", [NAME, REFERENCE])
 def test_fresh_and_corrupt(pinned, hub, tmp_path, published, name):
     hub.corrupt.add("model.safetensors")
-    with pytest.raises(HashMismatch) as caught:
+    with pytest.raises(RobustzooError) as caught:
         robustzoo.load(name, cache_dir=tmp_path / "cache")
     assert sha256_file(published / "model.safetensors") in str(caught.value)
     command = f"hf download {REPO} --revision {COMMIT} --cache-dir {tmp_path / 'cache'} --force-download"
@@ -87,7 +89,7 @@ def test_fresh_and_corrupt(pinned, hub, tmp_path, published, name):
 def test_cached_and_corrupt(pinned, cache, published, name, no_request):
     (weights,) = cache.glob("models--*/snapshots/*/model.safetensors")
     damaged = damage(weights)
-    with pytest.raises(HashMismatch) as caught:
+    with pytest.raises(RobustzooError) as caught:
         robustzoo.load(name, cache_dir=cache)
     advice = f"delete the cached file {weights.resolve()} and download it again:\n  hf download {REPO}"
     hashes = sha256_file(published / "model.safetensors"), sha256_file(weights)
@@ -99,20 +101,19 @@ def test_cached_and_corrupt(pinned, cache, published, name, no_request):
 
 def test_a_pin_of_other_weights_is_refused(lock, cache):
     lock(sha256="ab" * 32, bytes=999)
-    with pytest.raises(HashMismatch, match=r"expected sha256 (ab){32} \(999 bytes\)"):
+    with pytest.raises(RobustzooError, match=r"expected sha256 (ab){32} \(999 bytes\)"):
         robustzoo.load(NAME, cache_dir=cache)
 
 
 def test_a_pin_of_another_model_is_refused(lock, published, tmp_path, monkeypatch):
-    from robustzoo.hub import names
-    from robustzoo.models import FolderError
+    from robustzoo.hub import references
 
     lock(sha256=sha256_file(published / "model.safetensors"), bytes=1)  # the name is looked at first
     other = "vit_micro2.digits_linf.at_base"
-    pin = Entry(other, recipe(other), names.entry(NAME).weights)
-    monkeypatch.setattr(names, "entry", lambda name: pin)
+    pin = Entry(other, recipe(other), references.entry(NAME).weights)
+    monkeypatch.setattr(references, "entry", lambda name: pin)
     make_cache(tmp_path / "cache", published)
-    with pytest.raises(FolderError, match=f"pinned as {other} but holds {NAME}"):
+    with pytest.raises(RobustzooError, match=f"pinned as {other} but holds {NAME}"):
         robustzoo.load(other, cache_dir=tmp_path / "cache")
 
 
@@ -136,7 +137,7 @@ def test_offline_weights_without_a_card_are_enough(pinned, tmp_path, published, 
 @pytest.mark.parametrize("names", [[], ["config.json"], ["model.safetensors", "README.md"]])
 def test_an_offline_miss_names_the_command(pinned, tmp_path, published, no_request, names):
     make_cache(tmp_path / "cache", published, names)
-    with pytest.raises(OfflineMiss) as caught:
+    with pytest.raises(RobustzooError) as caught:
         robustzoo.load(NAME, cache_dir=tmp_path / "cache", local_files_only=True)
     line = f"hf download {REPO} --revision {COMMIT} --cache-dir {tmp_path / 'cache'}"
     for word in (line, "local_files_only", "HF_HUB_OFFLINE", "HF_HOME"):
@@ -147,7 +148,7 @@ def test_an_offline_miss_names_the_command(pinned, tmp_path, published, no_reque
 
 def test_the_command_has_no_cache_where_the_default_one_is_meant(pinned, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "default"))
-    with pytest.raises(OfflineMiss) as caught:
+    with pytest.raises(RobustzooError) as caught:
         robustzoo.load(NAME, local_files_only=True)
     assert f"  hf download {REPO} --revision {COMMIT}\n" in str(caught.value)
     assert str(tmp_path / "default") in str(caught.value)
@@ -163,38 +164,38 @@ def test_no_connection(pinned, tmp_path, point_client_at, capsys, monkeypatch, l
     point_client_at("http://127.0.0.1:9")
     why = r"Connect\w*Error.*" if limit == 60 else "it did not answer for 3 s.*"
     with pytest.raises(
-        OfflineMiss, match=rf"http://127.0.0.1:9 cannot be reached \({why}\)(.|\n)*hf download"
+        RobustzooError, match=rf"http://127.0.0.1:9 cannot be reached \({why}\)(.|\n)*hf download"
     ):
         robustzoo.load(NAME, cache_dir=tmp_path / "cache")
     assert "about 20 s; HF_HUB_OFFLINE=1 fails at once" in capsys.readouterr().err
 
 
 def test_a_cache_that_can_be_no_folder(no_request):
-    with pytest.raises(HubError, match=r"the cache 'a.*' cannot be read: embedded null byte"):
+    with pytest.raises(RobustzooError, match=r"the cache 'a.*' cannot be read: embedded null byte"):
         fetch_folder(REPO, COMMIT, cache_dir="a\0b", local_files_only=True)
     assert not no_request
 
 
 def test_no_such_repository(hub, tmp_path):
-    with pytest.raises(HubError, match=r"has no repository someone/else(.|\n)*HF_TOKEN"):
+    with pytest.raises(RobustzooError, match=r"has no repository someone/else(.|\n)*HF_TOKEN"):
         fetch_folder("someone/else", COMMIT, cache_dir=tmp_path)
 
 
 def test_no_such_commit(hub, tmp_path):
-    with pytest.raises(HubError, match=f"has no commit {OTHER}"):
+    with pytest.raises(RobustzooError, match=f"has no commit {OTHER}"):
         fetch_folder(REPO, OTHER, cache_dir=tmp_path)
 
 
 def test_gated(hub, tmp_path):
     hub.gated = True
-    with pytest.raises(HubError, match="is gated: ask for access"):
+    with pytest.raises(RobustzooError, match="is gated: ask for access"):
         fetch_folder(REPO, COMMIT, cache_dir=tmp_path)
 
 
 def test_a_disk_that_takes_nothing(hub, tmp_path):
     (tmp_path / "cache" / f"models--{REPO.replace('/', '--')}").mkdir(parents=True)
     (tmp_path / "cache" / f"models--{REPO.replace('/', '--')}" / "blobs").touch()
-    with pytest.raises(HubError, match=r"failed: .*(blobs|directory)(.|\n)*Next: hf download"):
+    with pytest.raises(RobustzooError, match=r"failed: .*(blobs|directory)(.|\n)*Next: hf download"):
         fetch_folder(REPO, COMMIT, cache_dir=tmp_path / "cache")
 
 
@@ -212,21 +213,23 @@ def test_a_hub_that_makes_no_progress_ends_in_words(hub, tmp_path, monkeypatch, 
     monkeypatch.setenv("ROBUSTZOO_HUB_TIMEOUT", str(limit))
     hub.fault = where + fault
     with pytest.raises(
-        (HubError, OfflineMiss), match=rf"{words}(.|\n)*ROBUSTZOO_HUB_TIMEOUT=SECONDS(.|\n)*hf download"
+        RobustzooError, match=rf"{words}(.|\n)*ROBUSTZOO_HUB_TIMEOUT=SECONDS(.|\n)*hf download"
     ):
         fetch_folder(REPO, COMMIT, cache_dir=tmp_path)
 
 
 def test_a_page_in_place_of_an_answer(hub, tmp_path):
     hub.fault = "html"
-    with pytest.raises(HubError, match="does not answer as a Hub does"):
+    with pytest.raises(RobustzooError, match="does not answer as a Hub does"):
         fetch_folder(REPO, COMMIT, cache_dir=tmp_path)
 
 
 @pytest.mark.parametrize("seconds", ["soon", "0", "-1", "inf", "nan"])
 def test_a_limit_that_is_none(hub, tmp_path, monkeypatch, seconds):
     monkeypatch.setenv("ROBUSTZOO_HUB_TIMEOUT", seconds)
-    with pytest.raises(HubError, match=f"ROBUSTZOO_HUB_TIMEOUT={seconds}; expected a number of seconds"):
+    with pytest.raises(
+        RobustzooError, match=f"ROBUSTZOO_HUB_TIMEOUT={seconds}; expected a number of seconds"
+    ):
         fetch_folder(REPO, COMMIT, cache_dir=tmp_path)
 
 
@@ -258,7 +261,7 @@ def test_a_reference_is_a_repository_and_a_commit():
     ],
 )
 def test_anything_else_is_refused_in_words(reference, words, no_request):
-    with pytest.raises(HubError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         robustzoo.load(f"hf-hub:{reference}")
     assert not no_request
 
@@ -289,5 +292,5 @@ def test_environment_variables_of_the_client(hub, tmp_path):
     cached = fetch_in_a_process(COMMIT, HF_HUB_OFFLINE="1", **environment)
     assert cached.stdout == fresh.stdout
     missed = fetch_in_a_process(OTHER, HF_HUB_OFFLINE="1", **environment)
-    assert re.search(rf"OfflineMiss: .*HF_HUB_OFFLINE is set(.|\n)*--revision {OTHER}", missed.stderr)
+    assert re.search(rf"RobustzooError: .*HF_HUB_OFFLINE is set(.|\n)*--revision {OTHER}", missed.stderr)
     assert not hub.requests

@@ -12,11 +12,11 @@ from hub_cache import COMMIT, NAME, REPO
 from hub_server import HubServer
 from timm.models import save_for_hf
 
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.prepare import identify
-from robustzoo.hub.fetch import HubError
-from robustzoo.hub.foreign import load_repository, pin
-from robustzoo.models import PixelRangeError
-from robustzoo.models.foreign import ForeignModelError, fold, timm_folder, timm_model
+from robustzoo.hub.fetch import pin
+from robustzoo.hub.load import load_repository
+from robustzoo.models.timm_models import fold, timm_folder, timm_model
 
 TIMM_REPO, ARCHITECTURE = "someone/a-robust-network", "test_resnet"
 
@@ -58,9 +58,9 @@ def test_a_repository_loads_with_its_normalisation(server, network, capsys):
         assert torch.allclose(model(x), network((x - mean) / std), atol=1e-6)
     assert model.input_shape == tuple(cfg["input_size"]) and not model.training
     assert identify(model).name == f"hf-hub:{TIMM_REPO}@{COMMIT}"
-    with pytest.raises(PixelRangeError, match=r"expected \(B, 3, 160, 160\)"):
+    with pytest.raises(RobustzooError, match=r"expected \(B, 3, 160, 160\)"):
         model(torch.rand(2, 3, 32, 32))
-    with pytest.raises(PixelRangeError, match="normalises by itself"):
+    with pytest.raises(RobustzooError, match="normalises by itself"):
         model((x - mean) / std)
     asked = len(server.requests)
     assert load_repository(f"hf-hub:{TIMM_REPO}@{COMMIT}").name == model.name
@@ -82,7 +82,7 @@ def test_our_own_repositories_are_recognised(hub, tmp_path, monkeypatch):
     ],
 )
 def test_what_the_hub_does_not_have(server, reference, words):
-    with pytest.raises(HubError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         pin(reference)
 
 
@@ -90,13 +90,13 @@ def test_what_is_no_folder_of_timm(server):
     config = server.folder / "config.json"
     stated = json.loads(config.read_text())
     config.write_text(json.dumps({**stated, "architecture": "no_such_network"}))
-    with pytest.raises(ForeignModelError, match="no_such_network"):
+    with pytest.raises(RobustzooError, match="no_such_network"):
         load_repository(f"hf-hub:{TIMM_REPO}@{COMMIT}")
 
 
 def test_a_repository_without_safetensors(server):
     (server.folder / "model.safetensors").rename(server.folder / "pytorch_model.bin")
-    with pytest.raises(ForeignModelError, match=r"has no model.safetensors; expected .* timm's layout"):
+    with pytest.raises(RobustzooError, match=r"has no model.safetensors; expected .* timm's layout"):
         load_repository(f"hf-hub:{TIMM_REPO}@{COMMIT}")
 
 
@@ -115,7 +115,7 @@ def test_a_repository_without_safetensors(server):
 )
 def test_layouts_of_other_libraries_are_named(tmp_path, file, content, words):
     (tmp_path / file).write_text(json.dumps(content))
-    with pytest.raises(ForeignModelError, match=f"x .*{words}.*FILE.py:FUNCTION"):
+    with pytest.raises(RobustzooError, match=f"x .*{words}.*FILE.py:FUNCTION"):
         timm_folder(tmp_path, "x")
 
 
@@ -123,12 +123,12 @@ def test_models_of_timm_by_name():
     model = timm_model(ARCHITECTURE, pretrained=False)
     assert model.name == f"timm:{ARCHITECTURE}" and model.input_shape == (3, 160, 160)
     with pytest.raises(
-        ForeignModelError, match=r"timm cannot make resnet18x: .*Did you mean resnet18.*Expected a name"
+        RobustzooError, match=r"timm cannot make resnet18x: .*Did you mean resnet18.*Expected a name"
     ):
         timm_model("resnet18x")
-    with pytest.raises(ForeignModelError, match="has no classifier"):
+    with pytest.raises(RobustzooError, match="has no classifier"):
         fold(timm.create_model(ARCHITECTURE, num_classes=0), "x")
     bare = timm.create_model(ARCHITECTURE)
     bare.pretrained_cfg = {}
-    with pytest.raises(ForeignModelError, match=r"does not say how it wants its pixels.*FILE.py:FUNCTION"):
+    with pytest.raises(RobustzooError, match=r"does not say how it wants its pixels.*FILE.py:FUNCTION"):
         fold(bare, "x")

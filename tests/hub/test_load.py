@@ -15,8 +15,9 @@ from hub_cache import NAME
 
 import robustzoo
 from robustzoo.cli import group
-from robustzoo.hub.load import NotPublished, resolve_folder
-from robustzoo.models import FolderError, HashMismatch, read_folder
+from robustzoo.errors import RobustzooError
+from robustzoo.hub.load import resolve_folder
+from robustzoo.models import read_folder
 from robustzoo.registry import (
     IncompatibleName,
     ThreatModel,
@@ -65,12 +66,12 @@ def test_bundled_and_zoo_folders(lock, published, tmp_path, monkeypatch, no_requ
     check(robustzoo.load(NAME), read_folder(published))
     assert resolve_folder(NAME) == folder
     lock(source=source, path=f"some/{NAME}", repo=None, commit=None, sha256="0" * 64, bytes=1)
-    with pytest.raises(HashMismatch, match=digest) as caught:
+    with pytest.raises(RobustzooError, match=digest) as caught:
         robustzoo.load(NAME)
     advice = "reinstall the package" if source == "bundled" else "git checkout"
     assert advice in str(caught.value) and "0" * 64 in str(caught.value)
     shutil.rmtree(folder)
-    with pytest.raises(FolderError, match=advice):
+    with pytest.raises(RobustzooError, match=advice):
         robustzoo.load(NAME)
     assert not no_request
 
@@ -88,7 +89,7 @@ def test_a_pin_of_another_size_or_another_model_is_refused_whatever_asks(
 
     def refused(message):
         for use in (robustzoo.load, resolve_folder, robustzoo.verify):
-            with pytest.raises(FolderError, match=message):
+            with pytest.raises(RobustzooError, match=message):
                 use(NAME)
         for command in (["report", NAME], ["compare", NAME, NAME], ["verify", NAME]):
             found = CliRunner().invoke(group, command)
@@ -119,7 +120,7 @@ def test_a_registry_name_wins_over_a_folder_of_that_name(lock, published, tmp_pa
     entries.write_lock([])
     shutil.copytree(published, tmp_path / NAME)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotPublished):
+    with pytest.raises(RobustzooError):
         robustzoo.load(NAME)
     check(robustzoo.load(f"local-dir:{NAME}"), read_folder(published))
 
@@ -139,7 +140,7 @@ def test_every_published_model_loads():
 @pytest.mark.parametrize("name", [name for name in all_names() if name.startswith("vit_l16")][::29])
 def test_an_unpublished_name_gives_the_training_command(lock, name):
     entries.write_lock([])
-    with pytest.raises(NotPublished) as caught:
+    with pytest.raises(RobustzooError) as caught:
         robustzoo.load(name)
     assert f"deepspeed training/train.py {name} --data DIR --out runs/{name}" in str(caught.value)
     assert "pretrained=False" in str(caught.value)
@@ -147,7 +148,7 @@ def test_an_unpublished_name_gives_the_training_command(lock, name):
 
 def test_the_training_command_of_digits_asks_for_no_files(lock):
     entries.write_lock([])
-    with pytest.raises(NotPublished) as caught:
+    with pytest.raises(RobustzooError) as caught:
         robustzoo.load(NAME)
     assert f"deepspeed training/train.py {NAME} --out runs/{NAME}\n" in str(caught.value)
 
@@ -195,12 +196,12 @@ def test_an_incompatible_name_says_so():
 
 @pytest.mark.parametrize("name", ["local-dir:/nowhere/at/all", "runs/no/such", Path("nowhere")])
 def test_a_missing_folder_is_named(name):
-    with pytest.raises(FolderError, match="is not a folder"):
+    with pytest.raises(RobustzooError, match="is not a folder"):
         robustzoo.load(name)
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
-    with pytest.raises(FolderError, match=r"config.json does not exist"):
+    with pytest.raises(RobustzooError, match=r"config.json does not exist"):
         robustzoo.load(tmp_path)
 
 

@@ -7,12 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import conv2d, interpolate
 
-from robustzoo.models.adaptation import (
-    METHODS,
-    AdaptationError,
-    resample_kernel,
-    resize_position_embedding,
-)
+from robustzoo.errors import RobustzooError
+from robustzoo.models.initial import METHODS, resample_kernel, resize_position_embedding
 
 SIZES = [(16, 4), (7, 3), (14, 8), (6, 6)]
 
@@ -125,7 +121,7 @@ def test_half_precision_becomes_float32(kernel):
     ],
 )
 def test_refused_kernels(shape, size, method, words):
-    with pytest.raises(AdaptationError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         resample_kernel(torch.zeros(shape), size, method)
 
 
@@ -147,5 +143,5 @@ def test_a_fitting_position_embedding_stays():
 
 @pytest.mark.parametrize("shape", [(1, 12, 6), (1, 1, 6), (2, 17, 6), (17, 6)])
 def test_refused_position_embeddings(shape):
-    with pytest.raises(AdaptationError, match="a position embedding has shape"):
+    with pytest.raises(RobustzooError, match="a position embedding has shape"):
         resize_position_embedding(torch.zeros(shape), (4, 4))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robustzoo.models import ArchitectureError, build_network
+from robustzoo.errors import RobustzooError
+from robustzoo.models import build_network
 from robustzoo.models.architectures import timm_arguments
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS
 
@@ -101,5 +102,5 @@ def test_the_global_generator_decides_the_weights():
     ],
 )
 def test_refusals(arguments, words):
-    with pytest.raises(ArchitectureError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         build_network(*arguments)

@@ -11,8 +11,9 @@ import timm
 import torch
 from safetensors import safe_open
 
-from robustzoo.models import FolderError, pixel_model, read_folder, read_recipe, write_folder
+from robustzoo.errors import RobustzooError
 from robustzoo.models import folder as folder_module
+from robustzoo.models import pixel_model, read_folder, read_recipe, write_folder
 from robustzoo.registry import recipe
 from robustzoo.registry.digests import sha256_file
 
@@ -129,7 +130,7 @@ def test_other_weights_need_overwrite_and_remove_stale_evidence(folder, small_mo
     before = sha256_file(folder / "model.safetensors")
     with torch.no_grad():
         small_model.head.bias += 1
-    with pytest.raises(FolderError, match="overwrite=True"):
+    with pytest.raises(RobustzooError, match="overwrite=True"):
         write_folder(folder, small_model, small_recipe)
     assert sha256_file(folder / "model.safetensors") == before
     assert write_folder(folder, small_model, small_recipe, overwrite=True) != before
@@ -153,10 +154,10 @@ def test_a_folder_with_other_things_is_never_touched(tmp_path, folder, small_mod
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("precious")
     for place in (folder, tmp_path / "home"):
-        with pytest.raises(FolderError, match="neither empty nor a model folder"):
+        with pytest.raises(RobustzooError, match="neither empty nor a model folder"):
             write_folder(place, small_model, small_recipe, overwrite=overwrite)
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(FolderError, match="not a folder"):
+    with pytest.raises(RobustzooError, match="not a folder"):
         write_folder(tmp_path / "file", small_model, small_recipe, overwrite=overwrite)
 
 
@@ -198,18 +199,18 @@ def poke(model, name, change):
 )
 def test_bad_weights_are_not_exported(tmp_path, small_model, small_recipe, change, words):
     poke(small_model, "head.weight", change)
-    with pytest.raises(FolderError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         write_folder(tmp_path / "out", small_model, small_recipe)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_model_with_more_layers_is_not_exported(tmp_path, small_model, small_recipe):
     small_model.network.extra = torch.nn.Linear(2, 2)
-    with pytest.raises(FolderError, match=r"tensors the architecture does not have: extra\.bias"):
+    with pytest.raises(RobustzooError, match=r"tensors the architecture does not have: extra\.bias"):
         write_folder(tmp_path / "out", small_model, small_recipe)
 
 
 def test_another_normalisation_is_not_exported(tmp_path, small_model, small_recipe):
     small_model.mean.fill_(0.5)
-    with pytest.raises(FolderError, match="the model's mean is"):
+    with pytest.raises(RobustzooError, match="the model's mean is"):
         write_folder(tmp_path / "out", small_model, small_recipe)

@@ -12,8 +12,8 @@ from checkpoints import COMMIT, jax_arrays, put_in_cache, randomise
 from huggingface_hub import constants
 from safetensors.torch import save_file
 
-from robustzoo.models.adaptation import METHODS, resample_kernel, resize_position_embedding
-from robustzoo.models.initial import InitialWeightsError, load_initial
+from robustzoo.errors import RobustzooError
+from robustzoo.models.initial import METHODS, load_initial, resample_kernel, resize_position_embedding
 
 TINY = {"embed_dim": 192, "depth": 12, "num_heads": 3}
 SMALL = {"embed_dim": 32, "depth": 2, "num_heads": 2}
@@ -84,11 +84,9 @@ def test_another_revision_than_the_cached_one_is_not_taken(cache):
     network = overlapping(**TINY)
     before = copy(network)
     put_in_cache(cache, TAG, {"x": torch.zeros(1)})
-    with pytest.raises(
-        InitialWeightsError, match=f"(?s)could not be had.*hf download timm/{TAG} --revision 0000"
-    ):
+    with pytest.raises(RobustzooError, match=f"(?s)could not be had.*hf download timm/{TAG} --revision 0000"):
         load_initial(network, f"timm:{TAG}@{'0' * 40}", kernel_downsampling="cubic")
-    with pytest.raises(InitialWeightsError, match=r"(?s)could not be had.*Missing key"):
+    with pytest.raises(RobustzooError, match=r"(?s)could not be had.*Missing key"):
         load_initial(network, f"timm:{TAG}@{COMMIT}", kernel_downsampling="cubic")
     assert same(before, network.state_dict())
 
@@ -127,7 +125,7 @@ def test_a_hybrid_of_two_timm_tags_from_a_cache_made_by_hand(cache):
     ],
 )
 def test_malformed_pairs(make, init, words):
-    with pytest.raises(InitialWeightsError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         load_initial(make(), init)
 
 
@@ -136,7 +134,7 @@ def test_a_hybrid_does_not_start_without_a_stem(monkeypatch, init):
     source, network = of_the_paper(), hybrid()
     before = copy(network)
     monkeypatch.setattr(timm, "create_model", lambda tag, **arguments: source)
-    with pytest.raises(InitialWeightsError, match="has no convolutional stem"):
+    with pytest.raises(RobustzooError, match="has no convolutional stem"):
         load_initial(network, init, kernel_downsampling="cubic")
     assert same(before, network.state_dict())
 
@@ -229,7 +227,7 @@ def test_the_checkpoint_with_block_sum_is_the_original_on_the_enlarged_image(wri
 def test_what_does_not_fit_is_refused_and_changes_nothing(write, make, source, method, words, kind):
     network = make()
     before = copy(network)
-    with pytest.raises(InitialWeightsError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         load_initial(network, write(of_the_paper(**source), kind), kernel_downsampling=method)
     assert same(before, network.state_dict())
 
@@ -250,7 +248,7 @@ def test_a_prefix_of_some_names_alone_is_no_wrapper(tmp_path):
         {f"module.{name}": t for name, t in state.items()} | {"norm.weight": torch.ones(32)},
         tmp_path / "w",
     )
-    with pytest.raises(InitialWeightsError, match="does not fit the network"):
+    with pytest.raises(RobustzooError, match="does not fit the network"):
         load_initial(overlapping(), tmp_path / "w", kernel_downsampling="cubic")
 
 
@@ -266,14 +264,14 @@ def test_a_prefix_of_some_names_alone_is_no_wrapper(tmp_path):
 def test_wrong_arrays_are_refused_and_change_nothing(write, changes, words):
     network = overlapping()
     before = copy(network)
-    with pytest.raises(InitialWeightsError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         load_initial(network, write(of_the_paper(), "npz", **changes), kernel_downsampling="cubic")
     assert same(before, network.state_dict())
 
 
 def test_an_unreadable_npz(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 and no more")
-    with pytest.raises(InitialWeightsError, match=r"--init .*a\.npz is not a readable \.npz"):
+    with pytest.raises(RobustzooError, match=r"--init .*a\.npz is not a readable \.npz"):
         load_initial(overlapping(), tmp_path / "a.npz")
 
 
@@ -281,9 +279,9 @@ def test_a_pointer_of_git_lfs_and_float8_are_named(tmp_path):
     network = timm.create_model("vit_tiny_patch16_224", **SMALL)
     pointer = tmp_path / "pointer.safetensors"
     pointer.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
-    with pytest.raises(InitialWeightsError, match=r"--init .*pointer of Git LFS"):
+    with pytest.raises(RobustzooError, match=r"--init .*pointer of Git LFS"):
         load_initial(network, pointer)
     weights = {name: tensor.to(torch.float8_e4m3fn) for name, tensor in network.state_dict().items()}
     save_file(weights, tmp_path / "small.safetensors")
-    with pytest.raises(InitialWeightsError, match="float8_e4m3fn, not floating-point numbers of 16 bits"):
+    with pytest.raises(RobustzooError, match="float8_e4m3fn, not floating-point numbers of 16 bits"):
         load_initial(network, tmp_path / "small.safetensors")

@@ -9,8 +9,7 @@ from checkpoints import COMMIT, put_in_cache
 from huggingface_hub import constants
 
 from robustzoo.models import build_network
-from robustzoo.models.adaptation import resample_kernel, resize_position_embedding
-from robustzoo.models.initial import load_initial
+from robustzoo.models.initial import load_initial, resample_kernel, resize_position_embedding
 
 LARGE, STEM = "vit_large_patch16_224.augreg_in21k", "vit_base_r50_s16_224.orig_in21k"
 FIRST = {"vit_l16": "patch_embed.proj.weight", "hybrid_l16": "patch_embed.backbone.stem.conv.weight"}

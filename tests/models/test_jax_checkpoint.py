@@ -8,7 +8,8 @@ import timm
 import torch
 from checkpoints import jax_arrays, randomise
 
-from robustzoo.models.jax_checkpoint import JaxCheckpointError, read_jax_checkpoint
+from robustzoo.errors import RobustzooError
+from robustzoo.models.jax_checkpoint import read_jax_checkpoint
 
 SMALL = {"embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 10}
 
@@ -89,7 +90,7 @@ def test_other_files_are_refused(plain, tmp_path, changes, words):
     _, arrays = plain
     arrays |= changes
     np.savez(tmp_path / "a.npz", **{name: array for name, array in arrays.items() if array is not None})
-    with pytest.raises(JaxCheckpointError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         read_jax_checkpoint(tmp_path / "a.npz")
 
 
@@ -101,8 +102,8 @@ def test_damaged_files_are_refused(plain, tmp_path):
     middle = len(whole) // 2
     for damaged in (b"", b"text", whole[:middle], whole[:middle] + b"\xff" * 64 + whole[middle + 64 :]):
         path.write_bytes(damaged)
-        with pytest.raises(JaxCheckpointError, match=r"not a readable \.npz"):
+        with pytest.raises(RobustzooError, match=r"not a readable \.npz"):
             read_jax_checkpoint(path)
     np.save(tmp_path / "b.npy", arrays["cls"])
-    with pytest.raises(JaxCheckpointError, match=r"not a readable \.npz"):
+    with pytest.raises(RobustzooError, match=r"not a readable \.npz"):
         read_jax_checkpoint(tmp_path / "b.npy")

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from robustzoo.attacks.frozen import frozen
+from robustzoo.errors import RobustzooError
 from robustzoo.models import pixel_model, read_folder, write_folder
-from robustzoo.models.initial import InitialWeightsError, load_initial
+from robustzoo.models.initial import load_initial
 from robustzoo.models.small_networks import ResidualBlock, StandardisedConv2d
 from robustzoo.objectives.weight_perturbation import perturbed_parameters
 from robustzoo.registry import recipe
@@ -114,5 +115,5 @@ def test_initial_weights_of_a_folder(name, pixels, tmp_path):
 
 def test_initial_weights_of_another_network_are_refused(tmp_path):
     write_folder(tmp_path / "model", model_of(NAMES[1]), recipe(NAMES[1]))
-    with pytest.raises(InitialWeightsError, match=r"does not fit the network: .*unknown"):
+    with pytest.raises(RobustzooError, match=r"does not fit the network: .*unknown"):
         load_initial(model_of(RESIDUAL).network, tmp_path / "model")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from robustzoo.attacks.projections import in_ball
+from robustzoo.attacks.geometry import in_ball
 from robustzoo.objectives import Objective
 from robustzoo.registry import ThreatModel
 from tests.objectives.small import AT, FOUR, TRADES, make_recipe, tiny_vit

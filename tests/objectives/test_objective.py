@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from robustzoo.attacks.projections import in_ball
+from robustzoo.attacks.geometry import in_ball
 from robustzoo.objectives import Objective, ObjectiveError
 from robustzoo.registry import all_names, recipe
 from tests.objectives.small import (

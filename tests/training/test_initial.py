@@ -7,8 +7,9 @@ import timm
 import torch
 from safetensors.torch import save_file
 
+from robustzoo.errors import RobustzooError
 from robustzoo.models import build_network, write_folder
-from robustzoo.models.initial import InitialWeightsError, load_initial
+from robustzoo.models.initial import load_initial
 from robustzoo.models.pixel_model import PixelModel
 from robustzoo.registry import recipe
 
@@ -90,17 +91,17 @@ def test_a_model_folder(network, tmp_path):
 def test_what_does_not_fit_is_refused_and_changes_nothing(network, file, change, words):
     before = copy(network)
     path, _ = file(**change)
-    with pytest.raises(InitialWeightsError, match=f"{words}.*Give weights of the same architecture"):
+    with pytest.raises(RobustzooError, match=f"{words}.*Give weights of the same architecture"):
         load_initial(network, path)
     assert same(before, network.state_dict())
 
 
 def test_unreadable_files(network, tmp_path):
-    with pytest.raises(InitialWeightsError, match="no such file"):
+    with pytest.raises(RobustzooError, match="no such file"):
         load_initial(network, tmp_path / "absent.safetensors")
     (tmp_path / "cut.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
     with pytest.raises(
-        InitialWeightsError,
+        RobustzooError,
         match=r"not a readable safetensors file.*; give one, an .npz .*, or --init random",
     ):
         load_initial(network, tmp_path / "cut.safetensors")
@@ -128,7 +129,7 @@ def test_an_unreachable_checkpoint_says_what_to_do(network, monkeypatch):
         raise OSError("no route to host")
 
     monkeypatch.setattr(timm, "create_model", unreachable)
-    with pytest.raises(InitialWeightsError) as refused:
+    with pytest.raises(RobustzooError) as refused:
         load_initial(network, "timm:vit_x.augreg@unpinned")
     for words in (
         "no route to host",
@@ -142,5 +143,5 @@ def test_an_unreachable_checkpoint_says_what_to_do(network, monkeypatch):
 
 @pytest.mark.parametrize("init", ["timm:tag", "timm:@x", "somewhere"])
 def test_malformed(network, init):
-    with pytest.raises(InitialWeightsError, match="neither random, timm:TAG@REVISION nor a Path"):
+    with pytest.raises(RobustzooError, match="neither random, timm:TAG@REVISION nor a Path"):
         load_initial(network, init)

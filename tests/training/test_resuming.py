@@ -8,7 +8,7 @@ from hashlib import sha256
 
 import pytest
 
-from robustzoo import folder_lock
+from robustzoo import atomic_files
 from robustzoo.registry.recipes import partial
 from robustzoo.training.arguments import parse
 from robustzoo.training.best import NO_READING, Best
@@ -182,7 +182,7 @@ def test_before_torch_is_loaded(subprocess_environment, tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing is held on Windows")
 def test_a_run_in_progress_is_refused(subprocess_environment, tmp_path):
-    held = folder_lock.hold(begin(tmp_path / "run", 2).path)
+    held = atomic_files.hold(begin(tmp_path / "run", 2).path)
     done = run(subprocess_environment, tmp_path, *BEGUN, "--out", "run", "--resume")
     assert done.returncode == 2 and "another process is training in run; wait for it" in done.stderr
     held.close()

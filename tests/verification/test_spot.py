@@ -91,9 +91,9 @@ def test_nothing_is_drawn_where_nothing_is_open():
 def test_the_first_tier_is_part_of_the_protocol():
     standard = protocol("aa-standard", LINF, 10)
     tier = first_tier(standard)
-    assert [(m.attack, m.targets) for m in tier.members] == [("apgd-ce", 0), ("apgd-t", 3)]
+    assert [(m.name, m.targets) for m in tier.attacks] == [("apgd-ce", 0), ("apgd-t", 3)]
     assert tier.name == "first tier of aa-standard"
-    assert [m.targets for m in first_tier(protocol("aa-standard", LINF, 3)).members] == [0, 2]
+    assert [m.targets for m in first_tier(protocol("aa-standard", LINF, 3)).attacks] == [0, 2]
     for whole in ("pgd-5", "apgd-ce", "square"):
         assert first_tier(protocol(whole, LINF, 10)) == protocol(whole, LINF, 10)
 

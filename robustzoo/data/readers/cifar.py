@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from robustzoo.data.fitting import Fit
+from robustzoo.data.fit import Fit
 from robustzoo.data.image_dataset import DataError, ImageDataset, MissingData, existing_root, take_stock
 from robustzoo.data.readers.cifar_binary import ARCHIVES, CifarBinary, pickles
 from robustzoo.data.readers.image_folder import ImageFolder, class_folders

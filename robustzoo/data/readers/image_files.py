@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from robustzoo.data.decoding import suffixes
+from robustzoo.data.decoder import suffixes
 from robustzoo.data.image_dataset import DataError
 
 # What systems leave in folders of images; hidden files are left out too, such as macOS' "._x.png".

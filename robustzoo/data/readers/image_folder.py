@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 
 from robustzoo.data.class_order import order_of, stated_order
-from robustzoo.data.decoding import decode, formats, suffixes
-from robustzoo.data.fitting import IMAGENET, Fit
+from robustzoo.data.decoder import decode, formats, suffixes
+from robustzoo.data.fit import IMAGENET, Fit
 from robustzoo.data.image_dataset import DataError, existing_root
 from robustzoo.data.readers.image_files import hidden, images_under, left_out_text, printable, suffix_of
 from robustzoo.data.readers.photographs import Photographs

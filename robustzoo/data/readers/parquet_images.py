@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from robustzoo.data.decoding import decode
+from robustzoo.data.decoder import decode
 from robustzoo.data.image_dataset import DataError, ImageDataset, take_stock, to_bytes, to_unit
 from robustzoo.data.readers.parquet_shards import Shard, find_shards
 from robustzoo.data.subsets import training_rows

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from robustzoo.data.decoding import decode
+from robustzoo.data.decoder import decode
 from robustzoo.data.image_dataset import DataError
 from robustzoo.data.readers.parquet_shards import Shard
 from robustzoo.data.readers.photographs import Photographs

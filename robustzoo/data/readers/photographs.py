@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from robustzoo.data.fitting import IMAGENET, Fit
+from robustzoo.data.fit import IMAGENET, Fit
 from robustzoo.data.image_dataset import ImageDataset, to_bytes, to_unit
 from robustzoo.data.transforms import random_crop, resized_crop
 

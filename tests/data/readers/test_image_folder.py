@@ -13,7 +13,7 @@ from PIL import Image
 from torchvision import transforms
 
 from robustzoo.data import DataError, MissingData, load_dataset, open_data
-from robustzoo.data.fitting import Fit
+from robustzoo.data.fit import Fit
 from robustzoo.data.readers.image_folder import class_folders, open_folder
 
 

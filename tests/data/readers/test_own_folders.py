@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, features
 
 from robustzoo.data import DataError, evaluation_subset, load_dataset, open_data
-from robustzoo.data.decoding import decode
+from robustzoo.data.decoder import decode
 from robustzoo.data.readers.image_folder import open_folder
 
 ENDS = ["png", "tif", "gif", "jfif", "ppm", "webp", "bmp", "jp2", "tga", "PNG"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from robustzoo.data.decoding import check_pixels
+from robustzoo.data.decoder import check_pixels
 from robustzoo.data.image_dataset import DataError
 from robustzoo.data.transforms import centre_crop, cover_size
 

@@ -9,7 +9,7 @@ from timm.data.transforms_factory import transforms_imagenet_eval
 from torchvision.transforms.functional import pil_to_tensor
 
 from robustzoo.data import DataError
-from robustzoo.data.fitting import IMAGENET, Fit
+from robustzoo.data.fit import IMAGENET, Fit
 
 
 def picture(width: int, height: int) -> Image.Image:

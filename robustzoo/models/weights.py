@@ -12,6 +12,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from robustzoo import atomic_files
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.digests import sha256_file
 
 METADATA = {"format": "pt"}  # timm and transformers refuse a file whose metadata lacks it
@@ -20,51 +21,50 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 _LARGEST_HEADER = 8 * 2**20  # bytes; ViT-L/16 needs 30 kB
 
 
-class FolderError(ValueError):
-    """A model folder that cannot be written or must not be used."""
-
-
-class HashMismatch(ValueError):
-    """A file is not the one that was published."""
-
-
 def require_file(path: Path) -> None:
-    """Raises FolderError unless `path` is a file (a pipe or a device would block the reader)."""
+    """Raises RobustzooError unless `path` is a file (a pipe or a device would block the reader)."""
     if not path.is_file():
-        raise FolderError(
+        raise RobustzooError(
             f"{path} does not exist or is no file; a model folder holds model.safetensors and config.json"
         )
 
 
 def refuse_pointer(path: Path) -> None:
-    """Raises FolderError where a file is what Git LFS leaves in the place of one that it has not fetched."""
+    """Raises RobustzooError for what Git LFS leaves in the place of a file that it has not fetched."""
     with path.open("rb") as stream:
         start = stream.read(len(_POINTER))
     if start == _POINTER:
-        raise FolderError(
+        raise RobustzooError(
             f"{path} is a pointer of Git LFS, not the weights: run `git lfs install` and `git lfs pull` in "
             "its repository, or download the file itself"
         )
 
 
 def verify_sha256(
-    path: str | Path, expected: str, *, expected_bytes: int | None = None, next_step: str = _AGAIN
-) -> None:
-    """Return silently if the file has the expected hash.
+    path: str | Path,
+    expected: str,
+    *,
+    found: str | None = None,
+    expected_bytes: int | None = None,
+    next_step: str = _AGAIN,
+) -> str:
+    """The hash of the file, which must be the expected one. found: the hash, where it is known already.
 
     Raises:
-        FolderError: there is no such file.
-        HashMismatch: with both hashes, the size found (and expected, where known) and the next step.
+        RobustzooError: there is no such file; or with both hashes, the size found (and expected, where known)
+            and the next step.
     """
     path = Path(path)
     if not path.is_file():
-        raise FolderError(f"{path} does not exist; {next_step}")
-    refuse_pointer(path)
-    found, size = sha256_file(path), path.stat().st_size
+        raise RobustzooError(f"{path} does not exist; {next_step}")
+    if found is None:
+        refuse_pointer(path)
+        found = sha256_file(path)
+    size = path.stat().st_size
     if found == expected.lower():
-        return
+        return found
     known = f" ({expected_bytes} bytes)" if expected_bytes is not None else ""
-    raise HashMismatch(
+    raise RobustzooError(
         f"{path} is not the published file and was not used.\n"
         f"  expected sha256 {expected}{known}\n"
         f"  found    sha256 {found} ({size} bytes)\n"
@@ -80,7 +80,7 @@ def weights_for_export(state: Mapping[str, Tensor], expected: Mapping[str, Tenso
         expected: the same keys of the architecture, on any device (meta is enough).
 
     Raises:
-        FolderError: missing or surplus keys, another shape or dtype, NaN or infinite values.
+        RobustzooError: missing or surplus keys, another shape or dtype, NaN or infinite values.
     """
     found = {name: (str(tensor.dtype), tuple(tensor.shape)) for name, tensor in state.items()}
     _compare(found, expected, "cannot export these weights")
@@ -105,8 +105,8 @@ def read_weights(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
     Everything is compared from the header, so nothing is allocated for a file that does not fit.
 
     Raises:
-        FolderError: truncated or longer than its header says, not safetensors, keys, shapes or dtypes other
-            than the architecture's, NaN or infinite values.
+        RobustzooError: truncated or longer than its header says, not safetensors, keys, shapes or dtypes
+            other than the architecture's, NaN or infinite values.
     """
     header = _read_header(path)
     _compare(header, expected, f"{path} does not fit its config.json")
@@ -116,7 +116,7 @@ def read_weights(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
             for name in expected:
                 weights[name] = stream.get_tensor(name).clone()  # a view of the mapped file otherwise
     except safetensors.SafetensorError as error:
-        raise FolderError(f"{path} is not a valid safetensors file: {error}; {_AGAIN}") from error
+        raise RobustzooError(f"{path} is not a valid safetensors file: {error}; {_AGAIN}") from error
     for name, tensor in weights.items():
         _require_finite(name, tensor, f"{path} is unusable")
     return weights
@@ -134,7 +134,7 @@ def _read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
         length = int.from_bytes(stream.read(8), "little")
         text = stream.read(length) if length <= min(_LARGEST_HEADER, size - 8) else None
     if text is None:
-        raise FolderError(
+        raise RobustzooError(
             f"{path} is no complete safetensors file: {size} bytes, but its first 8 bytes announce a "
             f"header of {length} bytes. It is truncated or of another format; {_AGAIN}"
         )
@@ -148,14 +148,14 @@ def _read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
         end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
         complete = 8 + length + end
         if size != complete:
-            raise FolderError(
+            raise RobustzooError(
                 f"{path} is {'truncated' if size < complete else 'too long'}: {size} bytes, but its header "
                 f"describes {complete} bytes; {_AGAIN}"
             )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        if isinstance(error, FolderError):
+        if isinstance(error, RobustzooError):
             raise
-        raise FolderError(f"{path} has an unreadable safetensors header ({error}); {_AGAIN}") from error
+        raise RobustzooError(f"{path} has an unreadable safetensors header ({error}); {_AGAIN}") from error
     return header
 
 
@@ -173,13 +173,13 @@ def _compare(found: Mapping[str, tuple], expected: Mapping[str, Tensor], what: s
         if dtype != str(torch.float32):
             problems.append(f"{name} has dtype {dtype}, expected torch.float32")
     if problems:
-        raise FolderError(f"{what}: {'; '.join(problems[:6])}{' ...' if len(problems) > 6 else ''}")
+        raise RobustzooError(f"{what}: {'; '.join(problems[:6])}{' ...' if len(problems) > 6 else ''}")
 
 
 def _require_finite(name: str, tensor: Tensor, what: str) -> None:
     if not bool(torch.isfinite(tensor).all()):
         bad = int((~torch.isfinite(tensor)).sum())
-        raise FolderError(f"{what}: {bad} of {tensor.numel()} values of {name} are NaN or infinite")
+        raise RobustzooError(f"{what}: {bad} of {tensor.numel()} values of {name} are NaN or infinite")
 
 
 def _some(names: list[str]) -> str:

@@ -56,7 +56,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def attack_loss(name: str, logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
-    """The loss that a protocol member names. Untargeted losses ignore `target`.
+    """The loss that an attack of a protocol names. Untargeted losses ignore `target`.
 
     Raises:
         ValueError: no loss of that name.

@@ -1,19 +1,20 @@
-"""What a model argument names, as far as the registry and the disk tell: nothing heavy is imported."""
+"""What a model argument names, as far as text, registry and disk tell: nothing heavy is imported."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from robustzoo import atomic_files
+from robustzoo.errors import RobustzooError
 from robustzoo.registry import Entry, UnknownName, entry
 from robustzoo.registry.describe import training_command
 
+PREFIX = "hf-hub:"
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _LONGEST_NAME = 200  # characters; registry names have about 40
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".tar", ".safetensors", ".npz", ".onnx", ".h5")
-
-
-class NotPublished(ValueError):
-    """A name with a recipe but without published weights."""
 
 
 def registered_entry(name: str | Path) -> Entry | None:
@@ -22,7 +23,7 @@ def registered_entry(name: str | Path) -> Entry | None:
     A registry name wins over a folder of that name in the working directory: what a name means must not
     depend on where one stands.
     """
-    if isinstance(name, Path) or str(name).startswith(("local-dir:", "hf-hub:")):
+    if isinstance(name, Path) or str(name).startswith(("local-dir:", PREFIX)):
         return None
     if str(name).lower().endswith(_WEIGHTS) and not is_folder(Path(str(name))):
         raise UnknownName(
@@ -59,10 +60,41 @@ def shortened(name: str | Path) -> str:
 
 
 def refuse_unpublished(registered: Entry) -> None:
-    """Raise NotPublished for an entry without weights, with the command that trains them."""
+    """Raise RobustzooError for an entry without weights, with the command that trains them."""
     if registered.weights is None:
-        raise NotPublished(
+        raise RobustzooError(
             f"no weights of {registered.name} are published. Train them:\n"
             f"  {training_command(registered.recipe, registered.name)}\n"
             f"or build it with random weights: robustzoo.load({registered.name!r}, pretrained=False)"
         )
+
+
+def parse_reference(reference: str) -> tuple[str, str]:
+    """`hf-hub:OWNER/REPO@COMMIT` -> (repo, commit), with the 40 hex digits of the commit.
+
+    Raises:
+        RobustzooError: no such form; a branch or tag instead of a commit is refused in words.
+    """
+    repo, at, revision = reference.removeprefix(PREFIX).partition("@")
+    require_repository(repo)
+    if not is_commit(revision):
+        from huggingface_hub import constants
+
+        what = f"{revision!r} is no commit" if at else "it names no commit"
+        raise RobustzooError(
+            f"{PREFIX}{reference.removeprefix(PREFIX)}: {what}, and what a branch or tag points to can "
+            f"change. Pin the 40 hex digits of a commit, {PREFIX}{repo}@COMMIT; the newest is printed by\n"
+            f"  git ls-remote {constants.ENDPOINT}/{repo} HEAD"
+        )
+    return repo, revision
+
+
+def require_repository(repo: str) -> None:
+    """Raise RobustzooError for what is no OWNER/REPO of the Hub."""
+    if not _REPO.fullmatch(repo) or ".." in repo:
+        raise RobustzooError(f"{repo!r} is no Hub repository; expected {PREFIX}OWNER/REPO@COMMIT")
+
+
+def is_commit(revision: str) -> bool:
+    """Whether it is the 40 hex digits of a commit, not a branch or a tag."""
+    return _COMMIT.fullmatch(revision) is not None

@@ -11,9 +11,11 @@ from typing import Any
 
 from torch import nn
 
-from robustzoo.models.architectures import ArchitectureError, build_for, timm_arguments, timm_name
-from robustzoo.models.weights_file import FolderError, require_file
+from robustzoo.errors import RobustzooError
+from robustzoo.models.architectures import build_for, timm_arguments, timm_name
+from robustzoo.models.weights import require_file
 from robustzoo.registry import Recipe
+from robustzoo.untrusted_files import UnfitFile, read_object
 
 WEIGHTS = "model.safetensors"
 SCHEMA = 1
@@ -27,9 +29,11 @@ _FREE_TEXT = ("license", "description", "origin_url", "notes", "tag", "paper_nam
 @dataclass(frozen=True)
 class FolderConfig:
     """What config.json says: the recipe, the licence of the weights (an SPDX identifier in the Hub's lower
-    case), and the logits (2, K) of the reference inputs of the seed."""
+    case), and the logits (2, K) of the reference inputs of the seed. skeleton: the network that it describes,
+    on the meta device."""
 
     recipe: Recipe
+    skeleton: nn.Module
     license: str
     reference_seed: int
     reference_logits: list[list[float]]
@@ -82,96 +86,87 @@ def read_config(path: Path) -> FolderConfig:
     """Parse and check config.json: nothing in it is executed, and every value is compared with the recipe's.
 
     Raises:
-        FolderError: absent, no JSON, no robustzoo block, a bad value, an unknown architecture, or timm's part
-            and the recipe do not describe the same network and normalisation.
+        RobustzooError: absent, no JSON, no robustzoo block, a bad value, an unknown architecture, or timm's
+            part and the recipe do not describe the same network and normalisation.
     """
     inner = path.parent / "model"
     if not (path.parent / WEIGHTS).exists() and (inner / WEIGHTS).is_file():
-        raise FolderError(f"{path.parent} is the folder of a training, not of a model: name {inner}")
-    document = _load_json(path)
+        raise RobustzooError(f"{path.parent} is the folder of a training, not of a model: name {inner}")
+    require_file(path)
+    try:
+        document = read_object(path, _LARGEST_CONFIG)
+    except UnfitFile as error:
+        raise RobustzooError(f"{path} is no model configuration: {error.strerror}") from error
     ours = document.get("robustzoo")
     if not isinstance(ours, dict):
-        raise FolderError(
+        raise RobustzooError(
             f'{path} has no "robustzoo" block, so this is no robustzoo model folder; '
             "load other timm folders with timm.create_model and wrap them in robustzoo.models.PixelModel"
         )
     if ours.get("schema") != SCHEMA:
-        raise FolderError(
+        raise RobustzooError(
             f"{path}: schema {ours.get('schema')!r}; this version reads {SCHEMA}. Update robustzoo"
         )
     try:
         recipe = Recipe.from_json(ours.get("recipe"))
     except (ValueError, KeyError, TypeError) as error:
-        raise FolderError(f"{path}: the recipe is invalid: {error}") from error
+        raise RobustzooError(f"{path}: the recipe is invalid: {error}") from error
     if json.dumps(recipe.to_json(), sort_keys=True) != json.dumps(ours["recipe"], sort_keys=True):
-        raise FolderError(f"{path}: robustzoo.recipe is not as a recipe is written (numbers as text?)")
+        raise RobustzooError(f"{path}: robustzoo.recipe is not as a recipe is written (numbers as text?)")
     for key, found, expected in (
         ("name", ours.get("name"), recipe.name),
         ("recipe_digest", ours.get("recipe_digest"), recipe.digest),
     ):
         if found != expected:
-            raise FolderError(f"{path}: robustzoo.{key} is {found!r}, but its recipe gives {expected!r}")
+            raise RobustzooError(f"{path}: robustzoo.{key} is {found!r}, but its recipe gives {expected!r}")
     try:
-        network = build_for(recipe, device="meta")
-    except ArchitectureError as error:
-        raise FolderError(f"{path}: {error}") from error
-    _compare(path, document, timm_config(recipe, network))
+        skeleton = build_for(recipe, device="meta")
+    except RobustzooError as error:
+        raise RobustzooError(f"{path}: {error}") from error
+    _compare(path, document, timm_config(recipe, skeleton))
     seed, logits = _reference(path, ours.get("reference"), recipe.num_classes)
-    return FolderConfig(recipe, _license(path, document["pretrained_cfg"]), seed, logits)
+    return FolderConfig(recipe, skeleton, _license(path, document["pretrained_cfg"]), seed, logits)
 
 
 def _license(path: Path, block: dict[str, Any]) -> str:
     """timm's key for it, which our cards state."""
     found = block.get("license", LICENSE)
     if not isinstance(found, str) or not _SPDX.fullmatch(found):
-        raise FolderError(
+        raise RobustzooError(
             f"{path}: pretrained_cfg.license is {found!r}; expected an SPDX identifier in lower case, for "
             f"example {LICENSE}"
         )
     return found
 
 
-def _load_json(path: Path) -> dict[str, Any]:
-    require_file(path)
-    with path.open("rb") as stream:
-        text = stream.read(_LARGEST_CONFIG + 1)
-    if len(text) > _LARGEST_CONFIG:
-        raise FolderError(f"{path} is larger than {_LARGEST_CONFIG} bytes, so it is no model configuration")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise FolderError(f"{path} is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise FolderError(f"{path} holds a {type(document).__name__}; expected a JSON object")
-    return document
-
-
 def _compare(path: Path, found: dict[str, Any], expected: dict[str, Any], where: str = "") -> None:
     """Every value of timm's part must be the one that `timm_config` writes, free text excepted."""
     surplus = set(found) - set(expected) - ({"robustzoo"} if not where else set()) - set(_FREE_TEXT)
     if surplus:
-        raise FolderError(
+        raise RobustzooError(
             f"{path}: unknown key {where}{min(surplus)}; known keys: {', '.join(sorted(expected))}"
         )
     for key, value in expected.items():
         if key in _FREE_TEXT:
             continue
         if key not in found:
-            raise FolderError(f"{path}: {where}{key} is missing; expected {value!r}")
+            raise RobustzooError(f"{path}: {where}{key} is missing; expected {value!r}")
         if isinstance(value, dict) and isinstance(found[key], dict):
             _compare(path, found[key], value, f"{where}{key}.")
         elif type(found[key]) is not type(value) or found[key] != value:
-            raise FolderError(f"{path}: {where}{key} is {found[key]!r}, but its recipe gives {value!r}")
+            raise RobustzooError(f"{path}: {where}{key} is {found[key]!r}, but its recipe gives {value!r}")
 
 
 def _reference(path: Path, block: Any, num_classes: int) -> tuple[int, list[list[float]]]:
     seed, logits = (block.get("seed"), block.get("logits")) if isinstance(block, dict) else (None, None)
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
-        raise FolderError(f"{path}: robustzoo.reference.seed is {seed!r}; expected a whole number below 2^32")
+        raise RobustzooError(
+            f"{path}: robustzoo.reference.seed is {seed!r}; expected a whole number below 2^32"
+        )
     rows = logits if isinstance(logits, list) else []
     good = len(rows) == 2 and all(isinstance(row, list) and len(row) == num_classes for row in rows)
     if not good or not all(type(v) is float and math.isfinite(v) for row in rows for v in row):
-        raise FolderError(f"{path}: robustzoo.reference.logits must be 2 x {num_classes} finite numbers")
+        raise RobustzooError(f"{path}: robustzoo.reference.logits must be 2 x {num_classes} finite numbers")
     return seed, rows
 
 

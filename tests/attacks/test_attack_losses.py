@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robustzoo.attacks.losses import attack_loss, dlr, margin, targeted_dlr, targeted_margin
+from robustzoo.attacks.attack_losses import attack_loss, dlr, margin, targeted_dlr, targeted_margin
 
 
 @pytest.fixture

@@ -11,11 +11,8 @@ import timm
 from timm.data import resolve_data_config
 from torch import Tensor, nn
 
+from robustzoo.errors import RobustzooError
 from robustzoo.models.pixel_model import PixelModel
-
-
-class ForeignModelError(ValueError):
-    """A model of timm that cannot be built, or does not say how it wants its pixels."""
 
 
 class ForeignModel(PixelModel):
@@ -30,7 +27,7 @@ class ForeignModel(PixelModel):
     preprocessing: dict[str, Any] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, K). Raises: PixelRangeError as PixelModel."""
+        """Logits (B, K). Raises: RobustzooError as PixelModel."""
         if self.validate_pixels:
             self._check(x)
         return self.network(self.normalise(x))
@@ -46,7 +43,7 @@ def timm_model(name: str, shown: str | None = None, *, pretrained: bool = True) 
         pretrained: with weights, from the Hub where timm keeps them. False gives random ones.
 
     Raises:
-        ForeignModelError: timm has no such model or weights, or the weights cannot be had.
+        RobustzooError: timm has no such model or weights, or the weights cannot be had.
     """
     try:
         network = timm.create_model(name, pretrained=pretrained)
@@ -56,7 +53,7 @@ def timm_model(name: str, shown: str | None = None, *, pretrained: bool = True) 
         reason = str(error).strip().rstrip(".") or type(error).__name__
         near = [] if ":" in name else get_close_matches(name.partition(".")[0], timm.list_models(), 3)
         known = not near or name.partition(".")[0] in near
-        raise ForeignModelError(
+        raise RobustzooError(
             f"timm cannot make {shown or name}: {reason}."
             f"{'' if known else ' Did you mean ' + ', '.join(near) + '?'} Expected a name of "
             "timm.list_models(pretrained=True), with a network or its weights in the Hub's cache"
@@ -65,11 +62,11 @@ def timm_model(name: str, shown: str | None = None, *, pretrained: bool = True) 
 
 
 def timm_folder(folder: Path, shown: str) -> ForeignModel:
-    """The model of a folder in timm's layout (config.json, model.safetensors). Raises: ForeignModelError."""
+    """The model of a folder in timm's layout (config.json, model.safetensors). Raises: RobustzooError."""
     _refuse_other_layout(folder, shown)
     for file in ("config.json", "model.safetensors"):
         if not (folder / file).is_file():
-            raise ForeignModelError(
+            raise RobustzooError(
                 f"{shown} has no {file}; expected a repository in timm's layout, with config.json and "
                 "model.safetensors (other formats can run code when they are read, so none is tried)"
             )
@@ -80,7 +77,7 @@ def _refuse_other_layout(folder: Path, shown: str) -> None:
     """Name the libraries whose repositories are often taken for timm's."""
     factory = "write a factory that loads it there and returns its logits, and name it as FILE.py:FUNCTION"
     if (folder / "open_clip_config.json").is_file():
-        raise ForeignModelError(
+        raise RobustzooError(
             f"{shown} is in the layout of open_clip: an encoder of images and texts, without classes of its "
             f"own; {factory}, for example a zero-shot classifier"
         )
@@ -91,11 +88,11 @@ def _refuse_other_layout(folder: Path, shown: str) -> None:
     if isinstance(config, dict) and "architecture" not in config:
         if "model_type" in config or "architectures" in config:
             of = str(config.get("architectures") or config.get("model_type"))[:80]
-            raise ForeignModelError(
+            raise RobustzooError(
                 f"{shown} is in the layout of transformers ({of!r}), not of timm; {factory}: "
                 "lambda: a module whose forward gives AutoModelForImageClassification(pixels).logits"
             )
-        raise ForeignModelError(
+        raise RobustzooError(
             f"{shown} has a config.json that names no architecture of timm; expected timm's layout, or "
             f"{factory}"
         )
@@ -105,21 +102,21 @@ def fold(network: nn.Module, shown: str) -> ForeignModel:
     """Put the normalisation that a timm network states in front of it.
 
     Raises:
-        ForeignModelError: it states none, or no image size.
+        RobustzooError: it states none, or no image size.
     """
     stated = getattr(network, "pretrained_cfg", None) or {}
     mean, std, shape = (stated.get(key) for key in ("mean", "std", "input_size"))
     if mean is None or std is None or shape is None or len(shape) != 3:
-        raise ForeignModelError(
+        raise RobustzooError(
             f"{shown} does not say how it wants its pixels (mean, std and input_size of its pretrained_cfg); "
             "write a factory that normalises inside, and name it as FILE.py:FUNCTION"
         )
     if stated.get("num_classes") == 0 or getattr(network, "num_classes", None) == 0:
-        raise ForeignModelError(f"{shown} has no classifier (0 classes); expected one that gives logits")
+        raise RobustzooError(f"{shown} has no classifier (0 classes); expected one that gives logits")
     try:
         model = ForeignModel(network.eval(), mean, std)
     except ValueError as error:
-        raise ForeignModelError(f"{shown}: {error}") from error
+        raise RobustzooError(f"{shown}: {error}") from error
     # Another size would run in many networks, and be another model: the size is part of the preprocessing.
     model.input_shape = tuple(int(side) for side in shape)
     model.preprocessing = resolve_data_config(pretrained_cfg=stated)

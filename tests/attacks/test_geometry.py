@@ -7,9 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robustzoo.attacks.projections import (
+from robustzoo.attacks.geometry import (
     NORMS,
-    NormError,
     dual_norm,
     in_ball,
     perturbation_norm,
@@ -17,6 +16,7 @@ from robustzoo.attacks.projections import (
     random_start,
     steepest_step,
 )
+from robustzoo.errors import RobustzooError
 
 TOL = 1e-6
 shapes = st.one_of(
@@ -140,7 +140,7 @@ def test_wrong_norms_and_a_missing_radius_are_named():
         lambda: random_start(x, "l0", 1.0, x),
         lambda: in_ball(x, x, "l0", 1.0),
     ):
-        with pytest.raises(NormError, match=r"'l0'.*linf, l2, l1"):
+        with pytest.raises(RobustzooError, match=r"'l0'.*linf, l2, l1"):
             call()
     for norm in ("l2", "l1"):
         with pytest.raises(ValueError, match="radius"):
