@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from robustzoo.data import DataError, MissingData
+from robustzoo.errors import RobustzooError
 from robustzoo.models import ArchitectureError, FolderError
 from robustzoo.models.initial import InitialWeightsError
 from robustzoo.objectives.objective import ObjectiveError
-from robustzoo.registry import IncompatibleName, RecipeError, UnknownName
+from robustzoo.registry import IncompatibleName, UnknownName
 from robustzoo.training.export import ExportError
 from robustzoo.training.launch import LaunchError
 from robustzoo.training.processes import PortInUse, RefusedByRankZero
@@ -23,7 +24,7 @@ REFUSALS = (
     MissingData,
     ObjectiveError,
     PortInUse,
-    RecipeError,
+    RobustzooError,
     RefusedByRankZero,
     RunFolderError,
     UnknownName,
