@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from robustzoo.cards.model_names import unpublished_name
 from robustzoo.errors import RobustzooError
 from robustzoo.printable import one_line
+from robustzoo.registry.names import unpublished_name
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData

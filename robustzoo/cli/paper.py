@@ -9,8 +9,7 @@ from fnmatch import fnmatchcase
 
 from robustzoo.cli.say import say
 from robustzoo.registry.catalog import DATASETS
-from robustzoo.registry.grid import SILVER, TOP, Cell, cells, tallies
-from robustzoo.registry.paper import LOSSES, PROTOCOL, published_cell
+from robustzoo.registry.paper import LOSSES, PROTOCOL, SILVER, TOP, Cell, cells, published_cell, tallies
 
 _SIGNS = {TOP: "*", SILVER: "+", "": " "}
 _EXTRA = ("vit_l16.imagenet_linf.trades1_trh", "vit_l16.imagenet_l2.trades1_trh")

@@ -15,11 +15,10 @@ from robustzoo.registry import entry, list_models
 from robustzoo.registry import recipe as make_recipe
 from robustzoo.registry.catalog import THREATS
 from robustzoo.registry.describe import changes, describe, paper_result, training_command
-from robustzoo.registry.entries import Entry, Weights, read_lock
+from robustzoo.registry.entries import Entry, Weights, pin_problem, read_lock
 from robustzoo.registry.names import parse
 from robustzoo.registry.overrides import parse_assignments
 from robustzoo.registry.packages import brought, problems
-from robustzoo.registry.pinned import pin_problem
 
 NOTHING = 1  # exit code, as of grep
 

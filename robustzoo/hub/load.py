@@ -21,7 +21,7 @@ from robustzoo.hub.names import (
     shortened,
 )
 from robustzoo.registry import recipe
-from robustzoo.registry.pinned import pin_problem
+from robustzoo.registry.entries import pin_problem
 
 if TYPE_CHECKING:
     from robustzoo.models import PixelModel

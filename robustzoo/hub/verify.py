@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from robustzoo.hub.load import resolve_folder
-from robustzoo.registry.entries import find_entry
+from robustzoo.registry import find_entry
 from robustzoo.verification.verify import VerificationReport
 from robustzoo.verification.verify import verify as verify_folder
 

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,16 +15,17 @@ from robustzoo.errors import RobustzooError
 from robustzoo.registry.names import (
     IncompatibleName,
     UnknownName,
-    all_names,
     check_compatible,
     did_you_mean,
     parse,
+    unpublished_name,
 )
-from robustzoo.registry.recipes import Recipe, recipe
-from robustzoo.untrusted_files import read_text
+from robustzoo.registry.recipes import Recipe
+from robustzoo.untrusted_files import read_bytes, read_text
 
 LOCK_FILE = Path(__file__).with_name("weights.lock.json")
 _LARGEST_LOCK = 10**7  # bytes; an entry takes about 300
+_LARGEST_CONFIG = 2**20  # bytes
 SOURCES = ("bundled", "zoo", "hub")
 _PACKAGE = Path(__file__).parents[1]
 _COMMON = ("source", "sha256", "bytes")
@@ -81,61 +81,6 @@ class Entry:
     recipe: Recipe
     weights: Weights | None
     brought_by: str | None = None
-
-
-def entry(name: str) -> Entry:
-    """The entry of a registry name, or of a name that an installed package brings.
-
-    Raises:
-        UnknownName, IncompatibleName: the name has no recipe.
-        RobustzooError: the lock file cannot be trusted.
-    """
-    from robustzoo.registry.packages import brought_entry, is_brought
-
-    if is_brought(name):
-        return brought_entry(name)
-    found = recipe(_registry_name(name))
-    return Entry(found.name, found, read_lock().get(found.name))
-
-
-def find_entry(name: str) -> Entry | None:
-    """The entry of a registry name; None where the text is none (a folder, for example)."""
-    try:
-        return entry(name)
-    except (UnknownName, IncompatibleName):
-        return None
-
-
-def published() -> list[Entry]:
-    """Every entry of the registry's own with weights, sorted by name."""
-    return [Entry(name, recipe(name), weights) for name, weights in sorted(read_lock().items())]
-
-
-def list_models(pattern: str | None = None, *, published_only: bool = False) -> list[str]:
-    """Names of the zoo, sorted: all that have a recipe, or those with weights to load; packages' names too.
-
-    Args:
-        pattern: a shell pattern such as "*.digits_linf.*"; None: every name.
-
-    Raises:
-        TypeError: a pattern that is no text, or published_only that is no bool.
-    """
-    if pattern is not None and not isinstance(pattern, str):
-        raise TypeError(f'pattern {pattern!r} is no text; expected a shell pattern such as "*.digits_linf.*"')
-    if not isinstance(published_only, bool):
-        raise TypeError(f"published_only {published_only!r} is no bool; expected True or False")
-    from robustzoo.registry.packages import brought
-
-    locked = read_lock()
-    known = {*locked} if published_only else {*all_names(), *locked}
-    known |= {name for name, item in brought().items() if item.weights or not published_only}
-    names = sorted(known)
-    return names if pattern is None else [name for name in names if fnmatchcase(name, pattern)]
-
-
-def _registry_name(name: str) -> str:
-    check_compatible(parse(name))
-    return name
 
 
 def read_lock(path: str | os.PathLike[str] | None = None) -> dict[str, Weights]:
@@ -195,7 +140,8 @@ def _read_row(row: object, where: str) -> tuple[str, Weights]:
     where = f"{where} ({name})"
     weights = read_weights({key: value for key, value in row.items() if key != "name"}, where)
     try:
-        return _registry_name(name), weights  # type: ignore[arg-type]  # parse refuses other types itself
+        check_compatible(parse(name))  # type: ignore[arg-type]  # refuses other types itself
+        return str(name), weights
     except (UnknownName, IncompatibleName) as error:
         raise RobustzooError(f"{where}: {error}") from error
 
@@ -248,3 +194,35 @@ def _inside(path: object) -> bool:
         return False
     pure = PurePosixPath(path)
     return not pure.is_absolute() and bool(pure.parts) and ".." not in pure.parts
+
+
+def pin_problem(recipe_name: str, pin: Weights, folder: Path) -> str | None:
+    """What in a folder contradicts the entry that pins it: the size of model.safetensors, or the recipe that
+    config.json names; None where nothing does.
+
+    The hash is not compared here: that takes as long as reading the weights, and a list must be quick.
+
+    Args:
+        recipe_name, pin: of the entry.
+        folder: where they are on this machine.
+    """
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    try:
+        size = weights.stat().st_size
+        document = json.loads(read_bytes(config, _LARGEST_CONFIG))
+        held = document["robustzoo"]["name"]
+    except OSError as error:
+        return f"{error.filename or folder} cannot be read ({error.strerror or error})"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"{config} is no configuration of a robustzoo model"
+    if held != recipe_name:
+        return f"{folder} is pinned as {recipe_name} but holds {held}"
+    if size != pin.bytes:
+        return f"{weights} is pinned with {pin.bytes} bytes but has {size}"
+    return None
+
+
+def public_name(name: str, sha256: str) -> str:
+    """The name that weights may go by: a locked registry name stands for the published weights alone."""
+    locked = read_lock().get(name)
+    return name if locked is None or locked.sha256 == sha256 else unpublished_name(name, sha256)

@@ -206,3 +206,13 @@ def _methods() -> list[str]:
     slots = [("", *(f"_{d.key}" for d in DEFENCES.values() if d.slot == slot)) for slot in range(3)]
     endings = ["".join(chosen) or "_base" for chosen in product(*slots)]
     return [f"{loss}{ending}" for loss, ending in product(LOSSES, endings)]
+
+
+def unpublished_name(name: str, sha256: str) -> str:
+    """The registry name with the hash of the weights behind it: no registry name, and no two alike."""
+    return f"{name} (weights {sha256[:12]})"
+
+
+def recipe_name(name: str, sha256: str | None) -> str:
+    """The name of the recipe behind that of a model with these weights: the inverse of `unpublished_name`."""
+    return name if sha256 is None else name.removesuffix(unpublished_name("", sha256))

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES
-from robustzoo.registry.entries import Entry, read_weights
+from robustzoo.registry.entries import Entry, pin_problem, read_weights
 from robustzoo.registry.names import UnknownName, did_you_mean
-from robustzoo.registry.pinned import pin_problem
-from robustzoo.registry.recipes import recipe
+from robustzoo.registry.recipe_files import from_file
+from robustzoo.registry.recipes import Recipe, registered
 from robustzoo.untrusted_files import read_text
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _entry(prefix: str, row: object, folder: Path, where: str) -> Entry:
     if not isinstance(row.get("name"), str) or not is_brought(name):
         raise RobustzooError(f"name {row.get('name')!r} is not allowed: letters, digits and . _ + - only")
     try:
-        made = recipe(_recipe_place(row.get("recipe"), folder))
+        made = _recipe(row.get("recipe"), folder)
         weights = None
         if row.get("weights") is not None:
             weights = read_weights(row["weights"], "weights", _SOURCES, root=folder)
@@ -190,13 +190,13 @@ def _entry(prefix: str, row: object, folder: Path, where: str) -> Entry:
     return Entry(name, made, weights, brought_by=where)
 
 
-def _recipe_place(text: object, folder: Path) -> str | Path:
-    """A registry name, or a recipe file inside the package."""
+def _recipe(text: object, folder: Path) -> Recipe:
+    """That of a registry name, or of a recipe file inside the package."""
     if not isinstance(text, str) or ":" in text or "\\" in text:
         raise RobustzooError(f"recipe {text!r} is not a registry name or a relative path of a .json file")
     if not text.endswith(".json"):
-        return text
+        return registered(text)
     path = (folder / text).resolve()
     if not path.is_relative_to(folder.resolve()):
         raise RobustzooError(f"recipe {text!r} leaves the package")
-    return path
+    return from_file(path)

@@ -16,7 +16,6 @@ from robustzoo.cards.claims import Claim, default_tolerance
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.masking import masking_signs
 from robustzoo.cards.metadata import weights_sha256
-from robustzoo.cards.model_names import public_name
 from robustzoo.cards.rendered import require_rendered, split_notes
 from robustzoo.cards.visible import require_same
 from robustzoo.cards.witnesses import Witnesses
@@ -30,6 +29,7 @@ from robustzoo.evaluation.guards import probe_images, read_probe
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.models.folder import read_folder, verify_sha256
 from robustzoo.registry.digests import sha256_file
+from robustzoo.registry.entries import public_name
 from robustzoo.verification.comparable import (
     card_differences,
     card_text,

@@ -72,11 +72,6 @@ def check_round_trip(name):
     assert hash(again) == hash(made)
 
 
-def test_fields_and_dataclass_are_the_same_list():
-    names = [field.name for field in dataclasses.fields(Recipe)]
-    assert names == ["name", "base_name", *FIELDS, "sources"]
-
-
 def test_names_and_digests_are_unique():
     digests = {recipe(name).digest for name in all_names()}
     assert len(digests) == len(all_names()) > 0
