@@ -14,9 +14,9 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "ThreatModel": "robustzoo.registry.threat_model",
     "evaluate": "robustzoo.evaluation.evaluate",
-    "list_models": "robustzoo.registry.entries",
+    "list_models": "robustzoo.registry.lookup",
     "load": "robustzoo.hub.load",
-    "recipe": "robustzoo.registry.recipes",
+    "recipe": "robustzoo.registry.lookup",
     "verify": "robustzoo.hub.load",
 }
 __all__ = ["ThreatModel", "__version__", "evaluate", "list_models", "load", "recipe", "verify"]
@@ -24,8 +24,7 @@ __all__ = ["ThreatModel", "__version__", "evaluate", "list_models", "load", "rec
 if TYPE_CHECKING:
     from robustzoo.evaluation.evaluate import evaluate
     from robustzoo.hub.load import load, verify
-    from robustzoo.registry.entries import list_models
-    from robustzoo.registry.recipes import recipe
+    from robustzoo.registry.lookup import list_models, recipe
     from robustzoo.registry.threat_model import ThreatModel
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from robustzoo.cards.evidence_rules import EvidenceError, shard_problem
 from robustzoo.cards.metadata import TASK, CardError, bad_card, parse_card, weights_sha256
-from robustzoo.cards.model_names import recipe_name
 from robustzoo.cards.statistics import Accuracy
-from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
+from robustzoo.errors import RobustzooError
+from robustzoo.registry.names import recipe_name
+from robustzoo.registry.threat_model import ThreatModel
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -110,7 +111,7 @@ class Claim:
             raise EvidenceError("shard", problem)
         counts, dataset, protocol = doc["counts"], doc["dataset"], doc["protocol"]
         return cls(
-            model_name=recipe_name(doc["model"]),
+            model_name=recipe_name(doc["model"]["name"], doc["model"]["sha256"]),
             threat_model=evidence.threat_model,
             dataset_id=dataset["id"],
             split=dataset["split"],
@@ -137,7 +138,7 @@ class Claim:
                 its counts do not give, a tolerance above the default, or two claims for the same thing.
         """
         name, results = parse_card(text)
-        return claims_of(recipe_name({"name": name, "sha256": weights_sha256(text)}), results)
+        return claims_of(recipe_name(name, weights_sha256(text)), results)
 
     def to_model_index(self) -> list[dict[str, Any]]:
         """The `model-index` metadata of this claim alone."""
@@ -241,7 +242,7 @@ def _claim(model_name: str, result: EvalResult, clean: Mapping[tuple[Any, ...], 
         raise bad_card(f'{_where(result)}: epsilon must be quoted text such as "8/255", got {epsilon!r}')
     try:
         threat_model = ThreatModel.parse(f"{norm}:{epsilon}")
-    except ThreatModelError as error:
+    except RobustzooError as error:
         raise bad_card(f"{_where(result)}: {error}") from error
     if (threat_model.norm, threat_model.epsilon_text) != (norm, epsilon):
         raise bad_card(f"{_where(result)}: {norm}:{epsilon} must be written {threat_model}")

@@ -11,13 +11,12 @@ from robustzoo.cards.best_known import best_known
 from robustzoo.cards.claims import Claim, eval_results
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.metadata import bad_card, card_data, dump_block
-from robustzoo.cards.model_names import recipe_name
 from robustzoo.cards.statistics import Accuracy
-from robustzoo.registry.composition import former_sources
+from robustzoo.registry.composition import composed, former_sources
 from robustzoo.registry.describe import describe
 from robustzoo.registry.fields import meaning
+from robustzoo.registry.names import recipe_name
 from robustzoo.registry.recipes import Recipe
-from robustzoo.registry.recipes import recipe as make_recipe
 from robustzoo.registry.threat_model import ThreatModel
 
 SECTIONS = (
@@ -102,7 +101,7 @@ def render_card(
 
 def _require_same_model(recipe: Recipe, evidence: Evidence, weights_sha256: str) -> None:
     model = evidence.doc["model"]
-    if recipe_name(model) != recipe.name:
+    if recipe_name(model["name"], model["sha256"]) != recipe.name:
         raise bad_card(f"the evidence is about {model['name']}, the recipe about {recipe.name}")
     if model["sha256"] != weights_sha256:
         raise bad_card(f"the evidence is about weights {model['sha256']}, the card about {weights_sha256}")
@@ -147,15 +146,15 @@ def recipe_table(recipe: Recipe) -> str:
     A value that is the registry's has the registry's source, now or at its training, whatever a folder says;
     the source of a changed one is its author's word.
     """
-    registered = make_recipe(recipe.base_name)
+    values, sources = composed(recipe.base_name)
     rows = [["value", "", "meaning", "source"]]
     stated = recipe.stated
     for key, value, source in describe(recipe):
         if key not in stated:
             continue
-        if getattr(recipe, key) == getattr(registered, key):
+        if getattr(recipe, key) == values[key]:
             former = (key, source) in former_sources()
-            source = source if former else registered.sources[key]
+            source = source if former else sources[key]
         else:
             source = f"in its author's words: {source}"
         rows.append([f"`{key}`", value, meaning(key, getattr(recipe, key)), source])

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from robustzoo.cards.claims import Claim
 from robustzoo.cards.metadata import CardError
-from robustzoo.cards.model_names import unpublished_name
 from robustzoo.cards.notes import notes_problem
 from robustzoo.cards.render import clean_row, robust_row, table_cells
 from robustzoo.cards.rendered import split_notes
+from robustzoo.registry.names import unpublished_name
 
 _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _COUNT = re.compile(r"\d+ / \d+")

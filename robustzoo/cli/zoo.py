@@ -17,13 +17,11 @@ from robustzoo.registry import entry, list_models
 from robustzoo.registry import recipe as make_recipe
 from robustzoo.registry.catalog import DATASETS, THREATS
 from robustzoo.registry.describe import changes, describe, paper_result, training_command
-from robustzoo.registry.entries import Entry, Weights, read_lock
-from robustzoo.registry.grid import SILVER, TOP, Cell, cells, tallies
+from robustzoo.registry.entries import Entry, Weights, pin_problem, read_lock
 from robustzoo.registry.names import parse
 from robustzoo.registry.overrides import parse_assignments
 from robustzoo.registry.packages import brought, problems
-from robustzoo.registry.paper import LOSSES, PROTOCOL, published_cell
-from robustzoo.registry.pinned import pin_problem
+from robustzoo.registry.paper import LOSSES, PROTOCOL, SILVER, TOP, Cell, cells, published_cell, tallies
 from robustzoo.streams import one_line
 
 NOTHING = 1  # exit code, as of grep

@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from robustzoo.attacks.frozen import frozen
-from robustzoo.cards.model_names import unpublished_name
 from robustzoo.data import DataError, ImageDataset, Subset, evaluation_subset, open_data, pixel_digest
 from robustzoo.data.datasets import WITHOUT_FILES
 from robustzoo.data.fit import Fit
@@ -35,10 +34,10 @@ from robustzoo.evaluation.guards import check_eval_mode, check_labels, input_sha
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.witnessing import leads
 from robustzoo.models.pixel_model import PixelModel
-from robustzoo.registry import ThreatModel
+from robustzoo.registry import ThreatModel, find_entry
 from robustzoo.registry.catalog import is_catalog_key
 from robustzoo.registry.digests import sha256_file
-from robustzoo.registry.entries import find_entry
+from robustzoo.registry.names import unpublished_name
 
 
 @dataclass(frozen=True)

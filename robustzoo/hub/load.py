@@ -14,7 +14,7 @@ from robustzoo.hub.references import (
     registered_entry,
     shortened,
 )
-from robustzoo.registry.pinned import pin_problem
+from robustzoo.registry.entries import pin_problem
 from robustzoo.untrusted_files import read_object
 
 if TYPE_CHECKING:

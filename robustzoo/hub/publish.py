@@ -12,7 +12,6 @@ from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.lint import lint_card
 from robustzoo.cards.metadata import LARGEST_CARD
-from robustzoo.cards.model_names import public_name
 from robustzoo.cards.published import all_evidence, covers, evidence_files
 from robustzoo.cards.render import render_card
 from robustzoo.cards.rendered import split_notes, with_notes
@@ -21,9 +20,9 @@ from robustzoo.data import load_dataset
 from robustzoo.data.datasets import WITHOUT_FILES
 from robustzoo.data.image_dataset import SPLITS
 from robustzoo.models.folder import ModelFolder, read_folder
-from robustzoo.registry import entries
+from robustzoo.registry import entries, published
 from robustzoo.registry.digests import sha256_file
-from robustzoo.registry.entries import Entry, Weights, published
+from robustzoo.registry.entries import Entry, Weights, public_name
 from robustzoo.untrusted_files import read_text
 from robustzoo.verification.comparable import data_differences, protocol_difference
 

@@ -7,8 +7,9 @@ Where no table has a value of a method for a name, it is that of a name which ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from robustzoo.registry.catalog import (
@@ -20,7 +21,7 @@ from robustzoo.registry.catalog import (
     UNPINNED,
 )
 from robustzoo.registry.fields import FIELDS, read_value
-from robustzoo.registry.names import ModelName
+from robustzoo.registry.names import ModelName, check_compatible, parse
 from robustzoo.registry.paper import ARCHITECTURES as PAPER_ARCHITECTURES
 from robustzoo.registry.paper import LOSSES as PAPER_LOSSES
 from robustzoo.registry.paper import Value, hyperparameters, read_table
@@ -33,16 +34,25 @@ _LIKE_ARCHITECTURE = "vit_l16"
 _LIKE_THREAT = ("cifar10", "linf")
 
 
-def compose(name: ModelName) -> tuple[dict[str, Any], dict[str, str]]:
-    """The typed values of a compatible name's recipe and the source of each.
+def composed(base_name: str) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """The typed values of a registry name's recipe and the source of each, composed once in a process.
 
     Raises:
-        RecipeError: a table holds a value outside its field's range.
+        UnknownName, IncompatibleName: the name has no recipe.
+        RobustzooError: a table holds a value outside its field's range.
     """
+    name = parse(base_name)
+    check_compatible(name)
+    return _compose(name)
+
+
+@lru_cache(maxsize=1024)
+def _compose(name: ModelName) -> tuple[Mapping[str, Any], Mapping[str, str]]:
     layers = _unused() | _borrowed(name) | _from_tables(name) | _dataset_threat(name) | _architecture(name)
     layers |= _method(name)
     values = {field: read_value(field, value) for field, (value, _) in layers.items()}
-    return values, {field: source for field, (_, source) in layers.items()}
+    sources = {field: source for field, (_, source) in layers.items()}
+    return MappingProxyType(values), MappingProxyType(sources)
 
 
 def neutral(key: str) -> tuple[Any, str] | None:

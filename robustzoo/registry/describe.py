@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from robustzoo.registry.catalog import DATASETS
+from robustzoo.registry.composition import composed
 from robustzoo.registry.fields import FIELDS, value_text
 from robustzoo.registry.paper import PROTOCOL, published_cell
 from robustzoo.registry.recipes import Recipe
-from robustzoo.registry.recipes import recipe as make_recipe
 
 
 def describe(recipe: Recipe) -> list[tuple[str, str, str]]:
@@ -18,11 +18,11 @@ def changes(recipe: Recipe) -> list[tuple[str, str, str]]:
     """`(field, value, value in the registry's recipe)` of every field that differs from it."""
     if recipe.name == recipe.base_name:
         return []
-    was = make_recipe(recipe.base_name)
+    was, _ = composed(recipe.base_name)
     return [
-        (key, value, value_text(getattr(was, key)))
+        (key, value, value_text(was[key]))
         for key, value, _ in describe(recipe)
-        if getattr(recipe, key) != getattr(was, key)
+        if getattr(recipe, key) != was[key]
     ]
 
 

@@ -7,24 +7,25 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from robustzoo import atomic_files
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.names import (
     IncompatibleName,
     UnknownName,
-    all_names,
     check_compatible,
     did_you_mean,
     parse,
+    unpublished_name,
 )
-from robustzoo.registry.recipes import Recipe, recipe
-from robustzoo.untrusted_files import read_text
+from robustzoo.registry.recipes import Recipe
+from robustzoo.untrusted_files import read_bytes, read_text
 
 LOCK_FILE = Path(__file__).with_name("weights.lock.json")
 _LARGEST_LOCK = 10**7  # bytes; an entry takes about 300
+_LARGEST_CONFIG = 2**20  # bytes
 SOURCES = ("bundled", "zoo", "hub")
 _PACKAGE = Path(__file__).parents[1]
 _COMMON = ("source", "sha256", "bytes")
@@ -34,10 +35,6 @@ _PATTERNS = {
     "commit": (re.compile(r"[0-9a-f]{40}"), "40 lower-case hex digits, never a branch or a tag"),
     "repo": (re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*", re.ASCII), "OWNER/NAME"),
 }
-
-
-class LockError(ValueError):
-    """A lock file, or weights for it, that cannot be trusted."""
 
 
 @dataclass(frozen=True)
@@ -86,83 +83,30 @@ class Entry:
     brought_by: str | None = None
 
 
-def entry(name: str) -> Entry:
-    """The entry of a registry name, or of a name that an installed package brings.
-
-    Raises:
-        UnknownName, IncompatibleName: the name has no recipe.
-        LockError: the lock file cannot be trusted.
-    """
-    from robustzoo.registry.packages import brought_entry, is_brought
-
-    if is_brought(name):
-        return brought_entry(name)
-    found = recipe(_registry_name(name))
-    return Entry(found.name, found, read_lock().get(found.name))
-
-
-def find_entry(name: str) -> Entry | None:
-    """The entry of a registry name; None where the text is none (a folder, for example)."""
-    try:
-        return entry(name)
-    except (UnknownName, IncompatibleName):
-        return None
-
-
-def published() -> list[Entry]:
-    """Every entry of the registry's own with weights, sorted by name."""
-    return [Entry(name, recipe(name), weights) for name, weights in sorted(read_lock().items())]
-
-
-def list_models(pattern: str | None = None, *, published_only: bool = False) -> list[str]:
-    """Names of the zoo, sorted: all that have a recipe, or those with weights to load; packages' names too.
-
-    Args:
-        pattern: a shell pattern such as "*.digits_linf.*"; None: every name.
-
-    Raises:
-        TypeError: a pattern that is no text, or published_only that is no bool.
-    """
-    if pattern is not None and not isinstance(pattern, str):
-        raise TypeError(f'pattern {pattern!r} is no text; expected a shell pattern such as "*.digits_linf.*"')
-    if not isinstance(published_only, bool):
-        raise TypeError(f"published_only {published_only!r} is no bool; expected True or False")
-    from robustzoo.registry.packages import brought
-
-    locked = read_lock()
-    known = {*locked} if published_only else {*all_names(), *locked}
-    known |= {name for name, item in brought().items() if item.weights or not published_only}
-    names = sorted(known)
-    return names if pattern is None else [name for name in names if fnmatchcase(name, pattern)]
-
-
-def _registry_name(name: str) -> str:
-    check_compatible(parse(name))
-    return name
-
-
 def read_lock(path: str | os.PathLike[str] | None = None) -> dict[str, Weights]:
     """Name -> weights of a lock file (default: the package's), strictly.
 
     Raises:
-        LockError: missing or malformed file, unknown or repeated name, or an ill-formed hash, commit or path.
+        RobustzooError: missing or malformed file, unknown or repeated name, ill-formed hash, commit or path.
     """
     file = LOCK_FILE if path is None else Path(path)
     try:
         document = json.loads(read_text(file, _LARGEST_LOCK))
     except (OSError, ValueError, RecursionError) as error:  # no UTF-8, no JSON, endless numbers
-        raise LockError(
+        raise RobustzooError(
             f"cannot read the lock file {file}: {error}; restore it from the repository"
         ) from error
     if not isinstance(document, dict) or set(document) != {"schema", "models"} or document["schema"] != 1:
-        raise LockError(f'{file}: expected {{"schema": 1, "models": [...]}}; restore it from the repository')
+        raise RobustzooError(
+            f'{file}: expected {{"schema": 1, "models": [...]}}; restore it from the repository'
+        )
     if not isinstance(document["models"], list):
-        raise LockError(f"{file}: models must be a list; restore it from the repository")
+        raise RobustzooError(f"{file}: models must be a list; restore it from the repository")
     locked: dict[str, Weights] = {}
     for position, row in enumerate(document["models"]):
         name, weights = _read_row(row, f"{file}: model {position}")
         if name in locked:
-            raise LockError(f"{file}: {name!r} is there twice; keep one")
+            raise RobustzooError(f"{file}: {name!r} is there twice; keep one")
         locked[name] = weights
     return locked
 
@@ -171,17 +115,17 @@ def write_lock(entries: Iterable[Entry], path: str | os.PathLike[str] | None = N
     """Write a lock file (default: the package's) with these entries, sorted by name, all or nothing.
 
     Raises:
-        LockError: an entry without weights, a repeated name, or weights that `read_lock` would refuse.
+        RobustzooError: an entry without weights, a repeated name, or weights that `read_lock` would refuse.
     """
     file = LOCK_FILE if path is None else Path(path)
     rows: dict[str, dict[str, Any]] = {}
     for item in entries:
         if item.weights is None:
-            raise LockError(
+            raise RobustzooError(
                 f"{item.name!r} has no weights to lock; give them with `robustzoo publish FOLDER`"
             )
         if item.name in rows:
-            raise LockError(f"{item.name!r} is given twice; keep one")
+            raise RobustzooError(f"{item.name!r} is given twice; keep one")
         row = {"name": item.name} | {k: v for k, v in vars(item.weights).items() if v is not None}
         _read_row(row, item.name)
         rows[item.name] = row
@@ -191,14 +135,15 @@ def write_lock(entries: Iterable[Entry], path: str | os.PathLike[str] | None = N
 
 def _read_row(row: object, where: str) -> tuple[str, Weights]:
     if not isinstance(row, Mapping):
-        raise LockError(f"{where}: expected an object, not {row!r}")
+        raise RobustzooError(f"{where}: expected an object, not {row!r}")
     name = row.get("name")
     where = f"{where} ({name})"
     weights = read_weights({key: value for key, value in row.items() if key != "name"}, where)
     try:
-        return _registry_name(name), weights  # type: ignore[arg-type]  # parse refuses other types itself
+        check_compatible(parse(name))  # type: ignore[arg-type]  # refuses other types itself
+        return str(name), weights
     except (UnknownName, IncompatibleName) as error:
-        raise LockError(f"{where}: {error}") from error
+        raise RobustzooError(f"{where}: {error}") from error
 
 
 def read_weights(
@@ -213,29 +158,31 @@ def read_weights(
         root: folder of the package that brings them, to which a path is relative.
 
     Raises:
-        LockError: an unknown or missing key, or an ill-formed hash, commit, path or size.
+        RobustzooError: an unknown or missing key, or an ill-formed hash, commit, path or size.
     """
     if not isinstance(row, Mapping):
-        raise LockError(f"{where}: expected an object, not {row!r}")
+        raise RobustzooError(f"{where}: expected an object, not {row!r}")
     source = row.get("source")
     if source not in sources:
-        raise LockError(f"{where}: source {source!r} must be one of {', '.join(sources)}")
+        raise RobustzooError(f"{where}: source {source!r} must be one of {', '.join(sources)}")
     wanted = (*_COMMON, *_PLACE[source])
     for key in row:
         if key not in wanted:
-            raise LockError(
+            raise RobustzooError(
                 f"{where}: unknown key {key!r} for source {source}.{did_you_mean(str(key), wanted)}"
             )
     missing = [key for key in wanted if key not in row]
     if missing:
-        raise LockError(f"{where}: source {source} needs {', '.join(missing)}")
+        raise RobustzooError(f"{where}: source {source} needs {', '.join(missing)}")
     for key, (pattern, form) in _PATTERNS.items():
         if key in row and not (isinstance(row[key], str) and pattern.fullmatch(row[key])):
-            raise LockError(f"{where}: {key} {row[key]!r} must be {form}")
+            raise RobustzooError(f"{where}: {key} {row[key]!r} must be {form}")
     if isinstance(row["bytes"], bool) or not isinstance(row["bytes"], int) or row["bytes"] <= 0:
-        raise LockError(f"{where}: bytes {row['bytes']!r} must be a whole number above 0")
+        raise RobustzooError(f"{where}: bytes {row['bytes']!r} must be a whole number above 0")
     if "path" in row and not _inside(row["path"]):
-        raise LockError(f"{where}: path {row['path']!r} must be relative, with forward slashes and no '..'")
+        raise RobustzooError(
+            f"{where}: path {row['path']!r} must be relative, with forward slashes and no '..'"
+        )
     path = row.get("path")
     if root is not None and path is not None:
         path = str(root.joinpath(*PurePosixPath(path).parts))
@@ -247,3 +194,35 @@ def _inside(path: object) -> bool:
         return False
     pure = PurePosixPath(path)
     return not pure.is_absolute() and bool(pure.parts) and ".." not in pure.parts
+
+
+def pin_problem(recipe_name: str, pin: Weights, folder: Path) -> str | None:
+    """What in a folder contradicts the entry that pins it: the size of model.safetensors, or the recipe that
+    config.json names; None where nothing does.
+
+    The hash is not compared here: that takes as long as reading the weights, and a list must be quick.
+
+    Args:
+        recipe_name, pin: of the entry.
+        folder: where they are on this machine.
+    """
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    try:
+        size = weights.stat().st_size
+        document = json.loads(read_bytes(config, _LARGEST_CONFIG))
+        held = document["robustzoo"]["name"]
+    except OSError as error:
+        return f"{error.filename or folder} cannot be read ({error.strerror or error})"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"{config} is no configuration of a robustzoo model"
+    if held != recipe_name:
+        return f"{folder} is pinned as {recipe_name} but holds {held}"
+    if size != pin.bytes:
+        return f"{weights} is pinned with {pin.bytes} bytes but has {size}"
+    return None
+
+
+def public_name(name: str, sha256: str) -> str:
+    """The name that weights may go by: a locked registry name stands for the published weights alone."""
+    locked = read_lock().get(name)
+    return name if locked is None or locked.sha256 == sha256 else unpublished_name(name, sha256)

@@ -1,19 +1,17 @@
-"""The fields of a recipe: type, range and meaning of each. `rules.py` has the rules between them."""
+"""The fields of a recipe, their only table: type, range and meaning. `rules.py` has what is between them."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.names import did_you_mean
-from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
-
-
-class RecipeError(ValueError):
-    """A recipe, or a change to one, that cannot be used: the value, what was expected, the next step."""
+from robustzoo.registry.threat_model import ThreatModel
 
 
 @dataclass(frozen=True)
@@ -68,100 +66,109 @@ _KINDS = {
     "floats": "finite numbers, separated by commas",
     "threat model": "a threat model such as linf:8/255",
 }
+_KIND_OF = {
+    "int": "int",
+    "float": "float",
+    "bool": "bool",
+    "str": "text",
+    "tuple[str, ...]": "texts",
+    "tuple[float, ...]": "floats",
+    "ThreatModel": "threat model",
+}
 
 _LONGEST_TEXT = 1000  # characters
 _MANY = 10**9  # more of anything is a slip of the keyboard
 
-# Every science field, in the order in which recipes print them. `Recipe` has the same fields (tested).
-FIELDS: dict[str, Field] = {
-    "architecture": Field("text", "key of the catalog", fixed=True),
-    "dataset": Field("text", "key of the catalog", fixed=True),
-    "threat_model": Field("threat model", "norm and radius trained against, pixels in [0, 1]"),
-    "loss": Field("text", "robust loss", fixed=True),
-    "defences": Field("texts", "modifiers of the loss", fixed=True),
-    "image_size": Field("int", "height and width in pixels", low=1, fixed=True),
-    "channels": Field("int", "image channels", low=1, fixed=True),
-    "num_classes": Field("int", "classes", low=2, fixed=True),
-    "mean": Field("floats", "subtracted from pixels inside the model"),
-    "std": Field("floats", "divides centred pixels inside the model", above=0),
-    "patch_stride": Field(
-        "int", "pixels from one patch to the next; none: the network's own", low=1, optional=True, later=True
-    ),
-    "init": Field("text", "initial weights: random, timm:TAG@REVISION (or two, joined by +), or file:SHA256"),
-    "kernel_downsampling": Field(
-        "text",
+
+def _value(about: str, **rules: Any) -> Any:
+    return dataclasses.field(metadata={"about": about, **rules})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """Every value that decides a training, in the order in which recipes print them."""
+
+    architecture: str = _value("key of the catalog", fixed=True)
+    dataset: str = _value("key of the catalog", fixed=True)
+    threat_model: ThreatModel = _value("norm and radius trained against, pixels in [0, 1]")  # noqa: RUF009
+    loss: str = _value("robust loss", fixed=True)
+    defences: tuple[str, ...] = _value("modifiers of the loss", fixed=True)
+    image_size: int = _value("height and width in pixels", low=1, fixed=True)
+    channels: int = _value("image channels", low=1, fixed=True)
+    num_classes: int = _value("classes", low=2, fixed=True)
+    mean: tuple[float, ...] = _value("subtracted from pixels inside the model")
+    std: tuple[float, ...] = _value("divides centred pixels inside the model", above=0)
+    patch_stride: int | None = _value(
+        "pixels from one patch to the next; none: the network's own", low=1, later=True
+    )
+    init: str = _value("initial weights: random, timm:TAG@REVISION (or two, joined by +), or file:SHA256")
+    kernel_downsampling: str | None = _value(
         "how a larger first kernel of the initial checkpoint is brought to the network's size",
         choices=("cubic", "bilinear", "nearest", "block_sum"),
-        optional=True,
-    ),
-    "training_data": Field("text", "key of the dataset whose training images are used"),
-    "training_images": Field(
-        "int", "training images really used; none: the whole split", low=1, high=_MANY, optional=True
-    ),
-    "extra_data": Field("text", "generated images mixed into every batch"),  # see _FORMS
-    "extra_fraction": Field("float", "share of generated images in a batch", low=0, below=1),
-    "total_steps": Field("int", "optimizer steps, length of the schedules", low=1, high=_MANY),
-    "stop_after": Field(
-        "int", "optimizer steps really taken; none: all of total_steps", low=1, high=_MANY, optional=True
-    ),
-    "batch_size": Field("int", "images in one optimizer step, over all ranks", low=1, high=_MANY),
-    "warmup_steps": Field("int", "steps of linear learning-rate warm-up", low=0, high=_MANY),
-    "optimizer": Field("text", "optimizer; weight decay is coupled in both", choices=("sgd", "adam")),
-    "base_lr": Field("float", "learning rate after warm-up", above=0),
-    "momentum": Field("float", "momentum of sgd, first beta of adam", low=0, below=1),
-    "lr_schedule": Field("text", "decay to 0 after warm-up", choices=("cosine", "linear", "multistep")),
-    "lr_milestones": Field(
-        "floats",
+    )
+    training_data: str = _value("key of the dataset whose training images are used")
+    training_images: int | None = _value(
+        "training images really used; none: the whole split", low=1, high=_MANY
+    )
+    extra_data: str = _value("generated images mixed into every batch")  # see _FORMS
+    extra_fraction: float = _value("share of generated images in a batch", low=0, below=1)
+    total_steps: int = _value("optimizer steps, length of the schedules", low=1, high=_MANY)
+    stop_after: int | None = _value(
+        "optimizer steps really taken; none: all of total_steps", low=1, high=_MANY
+    )
+    batch_size: int = _value("images in one optimizer step, over all ranks", low=1, high=_MANY)
+    warmup_steps: int = _value("steps of linear learning-rate warm-up", low=0, high=_MANY)
+    optimizer: str = _value("optimizer; weight decay is coupled in both", choices=("sgd", "adam"))
+    base_lr: float = _value("learning rate after warm-up", above=0)
+    momentum: float = _value("momentum of sgd, first beta of adam", low=0, below=1)
+    lr_schedule: str = _value("decay to 0 after warm-up", choices=("cosine", "linear", "multistep"))
+    lr_milestones: tuple[float, ...] | None = _value(
         "shares of total_steps after which multistep divides the learning rate by 10",
         above=0,
         below=1,
-        optional=True,
         later=True,
-    ),
-    "l2_reg": Field("float", "coefficient of |theta|^2 without TrH", low=0),
-    "gradient_clipping": Field("float", "largest global gradient norm; 0: no clipping", low=0),
-    "augmentation": Field(
-        "text",
+    )
+    l2_reg: float = _value("coefficient of |theta|^2 without TrH", low=0)
+    gradient_clipping: float = _value("largest global gradient norm; 0: no clipping", low=0)
+    augmentation: str = _value(
         "fb: flip and random brightness; crop: random resized crop and flip",
         choices=("none", "fb", "crop", "shift"),
-    ),
-    "brightness": Field("float", "range of the additive brightness, pixels in [0, 1]", low=0, high=1),
-    "cutmix": Field("bool", "pairs of images are cut and mixed, and their labels with them"),
-    "attack_steps": Field("int", "PGD steps in training", low=1, high=_MANY),
-    "attack_warmup_steps": Field(
-        "int", "steps over which the radius trained against grows from 0 to epsilon", low=0, high=_MANY
-    ),
-    "attack_step_ratio": Field("float", "PGD step = ratio * epsilon / steps", above=0),
-    "attack_start": Field("text", "uniform in the ball, or 0.001 N(0, 1)", choices=("uniform", "gaussian")),
-    "attack_loss": Field("text", "what PGD maximises", choices=("ce", "kl")),
-    "loss_weight": Field(
-        "float",
-        "weight of the loss's second term (TRADES' KL, ALP's pairing, MART's KL)",
-        above=0,
-        optional=True,
-    ),
-    "loss_stop_gradient": Field("bool", "the clean softmax is a constant in the loss"),
-    "mart_bce_input": Field(
-        "text", "input of the CE term in MART's boosted CE", choices=("adv", "clean"), optional=True
-    ),
-    "trh_lambda": Field("float", "weight of the trace", low=0, optional=True),
-    "trh_schedule": Field(
-        "text", "lambda over the steps", choices=("constant", "linear", "multistep"), optional=True
-    ),
-    "trh_gamma": Field(
-        "float", "coefficient of |theta|^2 with TrH, in place of l2_reg", low=0, optional=True
-    ),
-    "trh_stop_gradient": Field("bool", "the clean softmax is a constant in the trace"),
-    "s2o_weight": Field(
-        "float", "alpha: share of S2O's loss in the CE part of the loss", above=0, below=1, optional=True
-    ),
-    "s2o_diagonal": Field("float", "c: S2O's weight of the true class", above=0, below=1, optional=True),
-    "awp_delta": Field("float", "size of AWP's perturbation relative to the weights", above=0, optional=True),
-    "awp_warmup_steps": Field(
-        "int", "first optimizer steps without AWP's perturbation", low=0, high=_MANY, optional=True
-    ),
-    "swa_decay": Field("float", "weight of the old average in SWA", above=0, below=1, optional=True),
-}
+    )
+    brightness: float = _value("range of the additive brightness, pixels in [0, 1]", low=0, high=1)
+    cutmix: bool = _value("pairs of images are cut and mixed, and their labels with them")
+    attack_steps: int = _value("PGD steps in training", low=1, high=_MANY)
+    attack_warmup_steps: int = _value(
+        "steps over which the radius trained against grows from 0 to epsilon", low=0, high=_MANY
+    )
+    attack_step_ratio: float = _value("PGD step = ratio * epsilon / steps", above=0)
+    attack_start: str = _value("uniform in the ball, or 0.001 N(0, 1)", choices=("uniform", "gaussian"))
+    attack_loss: str = _value("what PGD maximises", choices=("ce", "kl"))
+    loss_weight: float | None = _value(
+        "weight of the loss's second term (TRADES' KL, ALP's pairing, MART's KL)", above=0
+    )
+    loss_stop_gradient: bool = _value("the clean softmax is a constant in the loss")
+    mart_bce_input: str | None = _value("input of the CE term in MART's boosted CE", choices=("adv", "clean"))
+    trh_lambda: float | None = _value("weight of the trace", low=0)
+    trh_schedule: str | None = _value("lambda over the steps", choices=("constant", "linear", "multistep"))
+    trh_gamma: float | None = _value("coefficient of |theta|^2 with TrH, in place of l2_reg", low=0)
+    trh_stop_gradient: bool = _value("the clean softmax is a constant in the trace")
+    s2o_weight: float | None = _value(
+        "alpha: share of S2O's loss in the CE part of the loss", above=0, below=1
+    )
+    s2o_diagonal: float | None = _value("c: S2O's weight of the true class", above=0, below=1)
+    awp_delta: float | None = _value("size of AWP's perturbation relative to the weights", above=0)
+    awp_warmup_steps: int | None = _value(
+        "first optimizer steps without AWP's perturbation", low=0, high=_MANY
+    )
+    swa_decay: float | None = _value("weight of the old average in SWA", above=0, below=1)
+
+
+def _field(declared: dataclasses.Field[Any]) -> Field:
+    kind, _, none = str(declared.type).partition(" | ")
+    return Field(_KIND_OF[kind], optional=bool(none), **declared.metadata)
+
+
+FIELDS: dict[str, Field] = {declared.name: _field(declared) for declared in dataclasses.fields(Values)}
 
 # What a value means where the field's own words say it of others only.
 _MEANINGS = {
@@ -190,10 +197,10 @@ _FORMS = {
 }
 
 
-def unknown_field(key: object, where: str, known: Mapping[str, Any] | None = None) -> RecipeError:
+def unknown_field(key: object, where: str, known: Mapping[str, Any] | None = None) -> RobustzooError:
     """The error for a key that no recipe has."""
     choices = list(FIELDS if known is None else known)
-    return RecipeError(
+    return RobustzooError(
         f"unknown key {key!r} {where}: expected a field of a recipe.{did_you_mean(str(key), choices)} "
         f"`robustzoo recipe NAME` prints all of them."
     )
@@ -203,7 +210,7 @@ def read_value(key: str, value: object) -> Any:
     """The typed value of one field, from text (command line, tables) or from a JSON or Python value.
 
     Raises:
-        RecipeError: unknown key, wrong type, or outside the field's range.
+        RobustzooError: unknown key, wrong type, or outside the field's range.
     """
     field = FIELDS.get(key)
     if field is None:
@@ -212,15 +219,15 @@ def read_value(key: str, value: object) -> Any:
         return None
     try:
         typed = _READERS[field.kind](value)
-    except ThreatModelError as error:
-        raise RecipeError(f"{key}: {error}") from error
+    except RobustzooError as error:
+        raise RobustzooError(f"{key}: {error}") from error
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise _refused(key, field, value) from error
     if (field.choices and typed not in field.choices) or not _in_range(field, typed):
         raise _refused(key, field, value)
     form, words = _FORMS.get(key, (None, ""))
     if form is not None and not form.fullmatch(typed):
-        raise RecipeError(f"{key}: {value!r} is not allowed: expected {words}")
+        raise RobustzooError(f"{key}: {value!r} is not allowed: expected {words}")
     return typed
 
 
@@ -253,9 +260,9 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _refused(key: str, field: Field, value: object) -> RecipeError:
+def _refused(key: str, field: Field, value: object) -> RobustzooError:
     shown = f"{str(value)[:80]!r}" if isinstance(value, str) else f"{value!r}"[:80]
-    return RecipeError(f"{key}: {shown} is not allowed: expected {field.expected}")
+    return RobustzooError(f"{key}: {shown} is not allowed: expected {field.expected}")
 
 
 def _in_range(field: Field, typed: Any) -> bool:

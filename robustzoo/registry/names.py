@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from itertools import product
 
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import (
     ARCHITECTURES,
     DATASETS,
@@ -21,11 +22,11 @@ _LOSS = re.compile(r"(?P<loss>[a-z]+)(?P<weight>[0-9][0-9.]*)?", re.ASCII)
 _WEIGHT = re.compile(r"[1-9][0-9]{0,5}|(?:0|[1-9][0-9]{0,5})\.[0-9]{0,5}[1-9]", re.ASCII)
 
 
-class IncompatibleName(ValueError):
+class IncompatibleName(RobustzooError):
     """A name that follows the grammar, for a combination that has no recipe."""
 
 
-class UnknownName(KeyError):
+class UnknownName(RobustzooError, KeyError):
     """A text that is no model name; its message names the wrong part and the nearest right names."""
 
     def __str__(self) -> str:
@@ -205,3 +206,13 @@ def _methods() -> list[str]:
     slots = [("", *(f"_{d.key}" for d in DEFENCES.values() if d.slot == slot)) for slot in range(3)]
     endings = ["".join(chosen) or "_base" for chosen in product(*slots)]
     return [f"{loss}{ending}" for loss, ending in product(LOSSES, endings)]
+
+
+def unpublished_name(name: str, sha256: str) -> str:
+    """The registry name with the hash of the weights behind it: no registry name, and no two alike."""
+    return f"{name} (weights {sha256[:12]})"
+
+
+def recipe_name(name: str, sha256: str | None) -> str:
+    """The name of the recipe behind that of a model with these weights: the inverse of `unpublished_name`."""
+    return name if sha256 is None else name.removesuffix(unpublished_name("", sha256))

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import DATASETS
-from robustzoo.registry.composition import compose, neutral
+from robustzoo.registry.composition import composed, neutral
 from robustzoo.registry.digests import json_digest
-from robustzoo.registry.fields import FIELDS, RecipeError, read_value, write_value
-from robustzoo.registry.names import IncompatibleName, UnknownName, check_compatible, parse
+from robustzoo.registry.fields import FIELDS, Values, read_value, unknown_field, write_value
+from robustzoo.registry.names import IncompatibleName, UnknownName
 from robustzoo.registry.overrides import apply_overrides
-from robustzoo.registry.recipe_files import SCHEMA, check_keys, check_source, read_recipe_file
 from robustzoo.registry.rules import PAIRED, check_together, extra_data_of, originals_per_batch
-from robustzoo.registry.threat_model import ThreatModel
 
-__all__ = ["Recipe", "RecipeError", "recipe"]
+SCHEMA = "robustzoo.recipe/1"
+_LONGEST_SOURCE = 1000  # a change of a change names the sources before it
 
 
-@dataclass(frozen=True)
-class Recipe:
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Values):
     """The training of one model. `fields.FIELDS` gives the meaning, unit and range of every value.
 
     Attributes:
@@ -34,59 +31,11 @@ class Recipe:
         sources: field -> where its value comes from; in neither equality nor the digest.
 
     Raises:
-        RecipeError: a value outside its range, values that contradict each other, or a value without source.
+        RobustzooError: a value outside its range, values that contradict each other, one without source.
     """
 
     name: str
     base_name: str
-    architecture: str
-    dataset: str
-    threat_model: ThreatModel
-    loss: str
-    defences: tuple[str, ...]
-    image_size: int
-    channels: int
-    num_classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    patch_stride: int | None
-    init: str
-    kernel_downsampling: str | None
-    training_data: str
-    training_images: int | None
-    extra_data: str
-    extra_fraction: float
-    total_steps: int
-    stop_after: int | None
-    batch_size: int
-    warmup_steps: int
-    optimizer: str
-    base_lr: float
-    momentum: float
-    lr_schedule: str
-    lr_milestones: tuple[float, ...] | None
-    l2_reg: float
-    gradient_clipping: float
-    augmentation: str
-    brightness: float
-    cutmix: bool
-    attack_steps: int
-    attack_warmup_steps: int
-    attack_step_ratio: float
-    attack_start: str
-    attack_loss: str
-    loss_weight: float | None
-    loss_stop_gradient: bool
-    mart_bce_input: str | None
-    trh_lambda: float | None
-    trh_schedule: str | None
-    trh_gamma: float | None
-    trh_stop_gradient: bool
-    s2o_weight: float | None
-    s2o_diagonal: float | None
-    awp_delta: float | None
-    awp_warmup_steps: int | None
-    swa_decay: float | None
     sources: Mapping[str, str] = field(compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -97,13 +46,13 @@ class Recipe:
         _check_identity(self)
         missing = [key for key in FIELDS if not self.sources.get(key)]
         if missing:
-            raise RecipeError(
+            raise RobustzooError(
                 f"no source for {', '.join(missing)}: add to sources where each value comes from"
             )
         for key in FIELDS:
-            check_source(key, self.sources[key])
+            _check_source(key, self.sources[key])
         if self.name not in (self.base_name, changed_name(self.base_name, self.digest)):
-            raise RecipeError(
+            raise RobustzooError(
                 f"name {self.name!r} is neither {self.base_name!r} nor that of these values, "
                 f"{changed_name(self.base_name, self.digest)!r}: take the latter"
             )
@@ -140,14 +89,14 @@ class Recipe:
         """Read a whole document of `to_json`; later fields that it leaves out are not used.
 
         Raises:
-            RecipeError: an unknown or missing key, another schema, or a value that is not allowed.
+            RobustzooError: an unknown or missing key, another schema, or a value that is not allowed.
         """
         check_keys(document)
         left_out = {key: unused for key in FIELDS if key not in document and (unused := neutral(key))}
         expected = ("schema", "name", "base_name", *FIELDS, "sources")
         missing = [key for key in expected if key not in document and key not in left_out]
         if missing:
-            raise RecipeError(
+            raise RobustzooError(
                 f"the recipe lacks {', '.join(missing)}: write it with `robustzoo recipe NAME --json`"
             )
         values = {key: value for key, value in document.items() if key not in ("schema", "sources")}
@@ -189,14 +138,12 @@ class Recipe:
 def _check_identity(made: Recipe) -> None:
     """Refuse a recipe whose fixed fields are not those of its base name."""
     try:
-        name = parse(made.base_name)
-        check_compatible(name)
+        values, _ = composed(made.base_name)
     except (UnknownName, IncompatibleName) as error:
-        raise RecipeError(f"base_name: {error}") from error
-    values, _ = compose(name)
+        raise RobustzooError(f"base_name: {error}") from error
     for key in FIELDS:
         if FIELDS[key].fixed and getattr(made, key) != values[key]:
-            raise RecipeError(
+            raise RobustzooError(
                 f"{key}: {getattr(made, key)!r} does not go with {made.base_name}, which has "
                 f"{values[key]!r}: take another base_name, or the values that "
                 f"`robustzoo recipe {made.base_name} --json` prints"
@@ -218,54 +165,37 @@ def changed_name(base_name: str, digest: str) -> str:
     return f"{base_name}+{digest[:8]}"
 
 
-def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = None) -> Recipe:
-    """The recipe of a registry name, of a name that a package brings, or of a JSON file, with changes.
-
-    Args:
-        name: registry name, PREFIX:NAME of a package (see `packages.py`), or the path of a `.json` file:
-            `base_name` and the values that differ from its recipe, for which a document of `to_json` will do.
-        overrides: field -> value, typed or command-line text ("none": no value); `epochs` sets total_steps.
-
-    Returns:
-        The registry's recipe where nothing differs; otherwise one whose name ends in `+` and its digest.
+def registered(name: str) -> Recipe:
+    """The registry's recipe of a name.
 
     Raises:
-        UnknownName, IncompatibleName: `name`, or the file's base_name, has no recipe.
-        RecipeError: an unknown key or a value that is not allowed, in the file or in `overrides`.
+        UnknownName, IncompatibleName: the name has none.
     """
-    from robustzoo.registry.packages import brought_entry, is_brought
-
-    if is_brought(name) and not str(name).endswith(".json"):
-        base = brought_entry(str(name)).recipe
-    elif isinstance(name, PathLike) or (isinstance(name, str) and name.endswith(".json")):
-        path = Path(name)
-        base_name, changes, notes = read_recipe_file(path)
-        try:
-            base = _changed(base_name, None, changes, "the recipe file", notes)
-        except (RecipeError, UnknownName, IncompatibleName) as error:
-            raise type(error)(f"{path}: {error}") from error
-    else:
-        if isinstance(name, str) and os.path.isfile(name):  # noqa: PTH113 - False for what can be no path
-            raise RecipeError(f"{name!r} is a file, and a recipe file's name ends in .json: rename it")
-        base = _changed(name, None, {}, "")
-    return _changed(base.base_name, base, overrides, "set by hand") if overrides else base
+    return changed(name, {}, "")
 
 
-def _changed(
+def changed(
     base_name: str,
-    base: Recipe | None,
     changes: Mapping[str, object],
     origin: str,
+    *,
+    base: Recipe | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> Recipe:
-    """`base` (default: the registry's recipe of base_name) with changes, under the name that they give it."""
-    parsed = parse(base_name)
-    check_compatible(parsed)
-    registered, sources = compose(parsed)
-    given, of = (registered, sources) if base is None else (base.science, base.sources)
+    """`base` (default: the registry's recipe of base_name) with changes, under the name that they give it.
+
+    Args:
+        origin, notes: see `overrides.apply_overrides`.
+
+    Raises:
+        UnknownName, IncompatibleName: base_name has no recipe.
+        RobustzooError: an unknown key or a value that is not allowed.
+    """
+    of_name, sources = composed(base_name)
+    given, of = (of_name, sources) if base is None else (base.science, base.sources)
     values, sources = apply_overrides(given, of, changes, origin, notes)
     digest = science_digest(values)
-    name = base_name if digest == science_digest(registered) else changed_name(base_name, digest)
+    name = base_name if digest == science_digest(of_name) else changed_name(base_name, digest)
     return Recipe(name=name, base_name=base_name, sources=sources, **values)
 
 
@@ -281,7 +211,7 @@ def partial(
         generated: generated images that batches are really filled up from; None: as many as asked for.
 
     Raises:
-        RecipeError: steps or images below 1 or above what there is, or generated images where it has none.
+        RobustzooError: steps or images below 1 or above what there is, or generated images where it has none.
     """
     done = {
         "stop_after": None if steps == made.total_steps else steps,
@@ -294,3 +224,50 @@ def partial(
     digest = science_digest(values)
     name = made.name if digest == made.digest else changed_name(made.base_name, digest)
     return Recipe(name=name, base_name=made.base_name, sources=sources, **values)
+
+
+def check_keys(document: Mapping[str, Any], more: tuple[str, ...] = ()) -> None:
+    """Refuse a recipe document with unknown keys, another schema, or sources that are not texts of fields.
+
+    Args:
+        more: keys that are allowed beside the fields.
+
+    Raises:
+        RobustzooError: naming the key, and the nearest right one.
+    """
+    if not isinstance(document, Mapping):
+        raise RobustzooError(
+            f"a recipe is a JSON object, not {type(document).__name__}: see `robustzoo recipe NAME --json`"
+        )
+    known = dict.fromkeys(("schema", "name", "base_name", *FIELDS, *more, "sources"))
+    for key in document:
+        if key not in known:
+            raise unknown_field(key, "in the recipe", known)
+    if document.get("schema", SCHEMA) != SCHEMA:
+        raise RobustzooError(
+            f"schema {document['schema']!r} is not {SCHEMA!r}, so another version of robustzoo made it: "
+            "write it again with `robustzoo recipe NAME --json`"
+        )
+    for key in ("name", "base_name"):
+        if not isinstance(document.get(key, ""), str):
+            raise RobustzooError(f"{key}: {document[key]!r} is not a text: expected a model name")
+    sources = document.get("sources", {})
+    if not isinstance(sources, Mapping):
+        raise RobustzooError("sources must be an object, field -> text: see `robustzoo recipe NAME --json`")
+    for key, text in sources.items():
+        if key not in FIELDS:
+            raise unknown_field(key, "in sources")
+        _check_source(key, text)
+
+
+def _check_source(key: str, text: object) -> None:
+    """Refuse a source that is not one printable line: cards and tables print it beside the value.
+
+    Raises:
+        RobustzooError: naming the field.
+    """
+    if not isinstance(text, str) or not text.isprintable() or len(text) > _LONGEST_SOURCE:
+        shown = f"{text!r}"[:80]
+        raise RobustzooError(
+            f"sources: {key} has {shown}; expected one line of at most {_LONGEST_SOURCE} printable characters"
+        )

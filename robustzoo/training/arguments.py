@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from robustzoo.errors import RobustzooError
 from robustzoo.registry import Recipe, recipe
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.digests import sha256_file
-from robustzoo.registry.fields import RecipeError
 from robustzoo.registry.names import did_you_mean
 from robustzoo.registry.overrides import parse_assignments
 from robustzoo.training.launch import OFFLOADS, PRECISIONS, Launch
@@ -93,13 +93,13 @@ def parse(argv: Sequence[str] | None = None) -> Job:
     """Read the command line; on a usage error print it and exit with status 2, as argparse does.
 
     Raises:
-        RecipeError: a --set that is not KEY=VALUE or has an unknown key.
+        RobustzooError: a --set that is not KEY=VALUE or has an unknown key.
     """
     given = _parser().parse_args(argv)
     overrides = parse_assignments(given.set)
     if given.batch_size is not None:
         if overrides.get("batch_size", str(given.batch_size)) != str(given.batch_size):
-            raise RecipeError(
+            raise RobustzooError(
                 f"--batch-size {given.batch_size} and --set batch_size={overrides['batch_size']} contradict "
                 "each other; leave one of them out"
             )
@@ -110,7 +110,7 @@ def parse(argv: Sequence[str] | None = None) -> Job:
     else:
         folder = given.data
         if colon and len(key) > 1 and "/" not in key and not Path(given.data).exists():  # C:... is a path
-            raise RecipeError(
+            raise RobustzooError(
                 f"--data {given.data}: {key!r} is no dataset; known: {', '.join(DATASETS)}"
                 f"{did_you_mean(key, list(DATASETS))}"
             )

@@ -24,7 +24,7 @@ from robustzoo.errors import RobustzooError
 from robustzoo.keyed_noise import uniform
 from robustzoo.models.folder import read_folder, write_folder
 from robustzoo.models.pixel_model import PixelModel, pixel_model
-from robustzoo.registry import Recipe, RecipeError
+from robustzoo.registry import Recipe
 from robustzoo.registry.recipes import partial
 from robustzoo.training.checkpoints import averages_file
 from robustzoo.training.chosen_checkpoint import chosen, parse
@@ -131,7 +131,7 @@ def main(argv: list[str] | None = None) -> int:
     given = parse(argv)
     try:
         folder, step, digest = export_run(RunFolder(given.run), best=given.best)
-    except (RunFolderError, ExportError, RobustzooError, RecipeError) as error:
+    except (RunFolderError, ExportError, RobustzooError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:

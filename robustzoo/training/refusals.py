@@ -5,7 +5,7 @@ from __future__ import annotations
 from robustzoo.data import DataError, MissingData
 from robustzoo.errors import RobustzooError
 from robustzoo.objectives.objective import ObjectiveError
-from robustzoo.registry import IncompatibleName, RecipeError, UnknownName
+from robustzoo.registry import IncompatibleName, UnknownName
 from robustzoo.training.export import ExportError
 from robustzoo.training.launch import LaunchError
 from robustzoo.training.processes import PortInUse, RefusedByRankZero
@@ -20,7 +20,7 @@ REFUSALS = (
     MissingData,
     ObjectiveError,
     PortInUse,
-    RecipeError,
+    RobustzooError,
     RefusedByRankZero,
     RunFolderError,
     UnknownName,

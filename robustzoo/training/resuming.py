@@ -7,7 +7,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from robustzoo.registry import Recipe, RecipeError, recipe
+from robustzoo.errors import RobustzooError
+from robustzoo.registry import Recipe, recipe
 from robustzoo.registry.recipes import partial
 from robustzoo.registry.rules import generated_images
 from robustzoo.training.arguments import Job
@@ -58,7 +59,7 @@ def begun_recipe(run: RunFolder) -> Recipe:
     settings = run.settings()
     try:
         begun = Recipe.from_json(settings["recipe"])
-    except (RecipeError, TypeError) as error:
+    except (RobustzooError, TypeError) as error:
         raise RunFolderError(f"{run.config} is damaged: {error}; {ANEW}") from error
     if begun.digest != settings["fixed"].get("recipe_digest"):
         raise RunFolderError(
@@ -94,7 +95,7 @@ def check_resumed(job: Job, run: RunFolder, world_size: int) -> str | None:
         Why there is nothing left to do, in words; None where training goes on.
 
     Raises:
-        RunFolderError: the folder cannot be used so. RecipeError: as `robustzoo.registry.recipe`.
+        RunFolderError: the folder cannot be used so. RobustzooError: as `robustzoo.registry.recipe`.
     """
     before = run.settings()
     then = begun_recipe(run)

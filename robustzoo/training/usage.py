@@ -10,7 +10,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from robustzoo.registry import IncompatibleName, RecipeError, UnknownName, recipe
+from robustzoo.errors import RobustzooError
+from robustzoo.registry import IncompatibleName, UnknownName, recipe
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.training.arguments import Job, parse
 from robustzoo.training.launch import LaunchError
@@ -36,7 +37,7 @@ def leave_early(argv: Sequence[str] | None = None) -> None:
     try:
         check_environment()
         finished = check(parse(argv))
-    except (IncompatibleName, LaunchError, RecipeError, RunFolderError, UnknownName, UsageError) as error:
+    except (IncompatibleName, LaunchError, RobustzooError, RunFolderError, UnknownName, UsageError) as error:
         if speaks():
             say(f"error: {error}")
         sys.exit(2)
@@ -53,7 +54,7 @@ def check(job: Job) -> str | None:
         Why there is nothing left to do, in words; None where training begins or goes on.
 
     Raises:
-        UnknownName, IncompatibleName, LaunchError, RecipeError, RunFolderError, UsageError: in words.
+        UnknownName, IncompatibleName, LaunchError, RobustzooError, RunFolderError, UsageError: in words.
     """
     made = recipe(job.name, job.overrides or None)
     dataset = DATASETS[made.training_data]

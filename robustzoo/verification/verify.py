@@ -17,7 +17,6 @@ from robustzoo.cards.claims import Claim, default_tolerance
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.masking import masking_signs
 from robustzoo.cards.metadata import weights_sha256
-from robustzoo.cards.model_names import public_name
 from robustzoo.cards.rendered import require_rendered, split_notes
 from robustzoo.cards.visible import require_same
 from robustzoo.cards.witnesses import Witnesses
@@ -32,6 +31,7 @@ from robustzoo.evaluation.guards import probe_images, read_probe
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.models.folder import ModelFolder, read_folder
 from robustzoo.models.pixel_model import PixelModel
+from robustzoo.registry.entries import public_name
 from robustzoo.verification import comparable, judging
 from robustzoo.verification.replay import replay, replay_cost
 from robustzoo.verification.report import ClaimReport, VerificationReport, append_to, check_log

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from robustzoo.cli import group
 from robustzoo.cli.output import message_of, say_error
-from robustzoo.registry.entries import entry
+from robustzoo.registry import entry
 
 NAME = "vit_micro2.digits_linf.at_base"
 FORGED = "\nvit_micro2: CONFIRMED by full"

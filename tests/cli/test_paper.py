@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from robustzoo.cli import group
-from robustzoo.registry.grid import cells
-from robustzoo.registry.paper import read_table
+from robustzoo.registry.paper import cells, read_table
 
 
 def run(*arguments: str):

@@ -22,8 +22,7 @@ from robustzoo.evaluation.guards import EvaluationWarning
 from robustzoo.evaluation.prepare import state_digest
 from robustzoo.evaluation.witnessing import inside, leads
 from robustzoo.models.folder import read_folder
-from robustzoo.registry import ThreatModel
-from robustzoo.registry.entries import find_entry
+from robustzoo.registry import ThreatModel, find_entry
 from robustzoo.reports.text import report
 from robustzoo.verification.verify import verify
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from robustzoo.registry import Recipe, RecipeError, composition, recipe
+from robustzoo.errors import RobustzooError
+from robustzoo.registry import Recipe, composition, recipe
 from robustzoo.registry.catalog import ARCHITECTURES
 from robustzoo.registry.fields import FIELDS
-from robustzoo.registry.grid import Cell, cells
 from robustzoo.registry.paper import ARCHITECTURES as NETWORKS
-from robustzoo.registry.paper import DEFENCES, LOSSES
+from robustzoo.registry.paper import DEFENCES, LOSSES, Cell, cells
 
 THREATS = ("cifar10_linf", "cifar100_linf", "imagenet_linf", "imagenet_l2")
 NAMES = [f"{n}.{t}.{loss}_{d}" for n in NETWORKS for t in THREATS for loss in LOSSES for d in DEFENCES]
@@ -66,20 +66,20 @@ def test_a_missing_or_doubled_cell_is_noticed(tmp_path):
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_value_without_a_source_is_noticed(field, tmp_path, monkeypatch):
     """At the root of all sources: the layers of composition."""
-    compose = composition.compose
 
     def without(name):
-        values, sources = compose(name)
-        return values, sources | {field: ""}
+        values, sources = composition.composed(name)
+        return values, {**sources, field: ""}
 
-    monkeypatch.setattr("robustzoo.registry.recipes.compose", without)
-    with pytest.raises(RecipeError, match=f"no source for {field}"):
+    monkeypatch.setattr("robustzoo.registry.recipes.composed", without)
+    with pytest.raises(RobustzooError, match=f"no source for {field}"):
         recipe(NAMES[0])
     assert len(problems(cells()[:1], tmp_path)) >= 1
 
 
 @pytest.mark.parametrize("row", ["momentum", "attack_step_ratio", "total_steps"])
 def test_a_missing_row_of_our_table_is_noticed(row, tmp_path, monkeypatch):
+    monkeypatch.setattr(composition, "_compose", composition._compose.__wrapped__)  # without its cache
     rows = tuple(value for value in composition._ours() if value.field != row)
     monkeypatch.setattr(composition, "_ours", lambda: rows)
     assert len(problems(cells(), tmp_path)) == 120

@@ -11,9 +11,8 @@ import pytest
 from robustzoo.registry import ThreatModel, UnknownName, all_names, recipe
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, THREATS
 from robustzoo.registry.fields import read_value
-from robustzoo.registry.grid import cells, tallies
 from robustzoo.registry.names import parse
-from robustzoo.registry.paper import TABLES, hyperparameters, published_cell, read_table
+from robustzoo.registry.paper import TABLES, cells, hyperparameters, published_cell, read_table, tallies
 
 IN_TABLES = [
     name

@@ -9,9 +9,8 @@ import pytest
 
 from robustzoo.registry import Recipe, recipe
 from robustzoo.registry.catalog import ARCHITECTURES
-from robustzoo.registry.grid import cells, tallies
 from robustzoo.registry.paper import ARCHITECTURES as PAPER_ARCHITECTURES
-from robustzoo.registry.paper import DEFENCES, LOSSES, published_cell, read_table
+from robustzoo.registry.paper import DEFENCES, LOSSES, cells, published_cell, read_table, tallies
 from tests.registry.tex_tables import Text, read_tables
 
 NETWORKS = {"ViT-B16": "vit_b16", "ViT-L16": "vit_l16", "Hybrid-L16": "hybrid_l16"}

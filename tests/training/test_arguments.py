@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from robustzoo.registry import RecipeError
+from robustzoo.errors import RobustzooError
 from robustzoo.training.arguments import parse
 
 NAME = "vit_micro2.digits_linf.at_trh"
@@ -22,7 +22,7 @@ def test_defaults():
 
 
 def test_an_unknown_dataset_before_a_folder_is_named(tmp_path):
-    with pytest.raises(RecipeError, match=r"'cifar10jpeg' is no dataset.*Did you mean cifar10jpg"):
+    with pytest.raises(RobustzooError, match=r"'cifar10jpeg' is no dataset.*Did you mean cifar10jpg"):
         parse([NAME, "--out", "run", "--data", f"cifar10jpeg:{tmp_path}"])
 
 
@@ -99,5 +99,5 @@ def test_usage_errors(flags, words, capsys):
     [("base_lr", "is not KEY=VALUE"), ("base_lrr=1", "base_lr"), ("base_lr=high", "base_lr")],
 )
 def test_bad_changes(text, words):
-    with pytest.raises(RecipeError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         parse([NAME, "--out", "run", "--set", text]).recipe()
