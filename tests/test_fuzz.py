@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from robustzoo.errors import RobustzooError
+
 PLACE = Path(__file__).resolve().parents[1] / "benchmarks" / "fuzz.py"
 
 
@@ -43,9 +45,9 @@ def test_every_kind_is_tried(fuzz):
 
 
 def test_a_document_of_any_depth_is_refused_in_words(inputs):
-    from robustzoo.registry.entries import LockError, read_lock
+    from robustzoo.registry.entries import read_lock
 
     path = inputs.place / "deep.json"
     path.write_text("[" * 10**5)
-    with pytest.raises(LockError, match="recursion"):
+    with pytest.raises(RobustzooError, match="recursion"):
         read_lock(path)

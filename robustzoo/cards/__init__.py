@@ -16,7 +16,6 @@ _PUBLIC = {
     "Evidence": "evidence",
     "EvidenceError": "evidence",
     "Verdict": "evidence",
-    "WitnessError": "witnesses",
     "Witnesses": "witnesses",
     "clopper_pearson": "statistics",
     "lint_card": "lint",
@@ -31,7 +30,6 @@ __all__ = [
     "Evidence",
     "EvidenceError",
     "Verdict",
-    "WitnessError",
     "Witnesses",
     "clopper_pearson",
     "lint_card",
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from robustzoo.cards.lint import lint_card
     from robustzoo.cards.render import render_card
     from robustzoo.cards.statistics import Accuracy, clopper_pearson, wilson
-    from robustzoo.cards.witnesses import WitnessError, Witnesses
+    from robustzoo.cards.witnesses import Witnesses
 
 
 def __getattr__(name: str) -> Any:

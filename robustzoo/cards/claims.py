@@ -14,7 +14,8 @@ from robustzoo.cards.evidence_rules import EvidenceError, shard_problem
 from robustzoo.cards.metadata import TASK, CardError, bad_card, parse_card, weights_sha256
 from robustzoo.cards.model_names import recipe_name
 from robustzoo.cards.statistics import Accuracy
-from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
+from robustzoo.errors import RobustzooError
+from robustzoo.registry.threat_model import ThreatModel
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -241,7 +242,7 @@ def _claim(model_name: str, result: EvalResult, clean: Mapping[tuple[Any, ...], 
         raise bad_card(f'{_where(result)}: epsilon must be quoted text such as "8/255", got {epsilon!r}')
     try:
         threat_model = ThreatModel.parse(f"{norm}:{epsilon}")
-    except ThreatModelError as error:
+    except RobustzooError as error:
         raise bad_card(f"{_where(result)}: {error}") from error
     if (threat_model.norm, threat_model.epsilon_text) != (norm, epsilon):
         raise bad_card(f"{_where(result)}: {norm}:{epsilon} must be written {threat_model}")

@@ -13,8 +13,9 @@ from typing import Any
 from robustzoo.cards.protocol_rules import protocol_problems
 from robustzoo.cards.sample_rules import count, is_plain, is_position, sample_problems
 from robustzoo.cards.statistics import Accuracy
+from robustzoo.errors import RobustzooError
 from robustzoo.printable import is_one_line, one_line
-from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
+from robustzoo.registry.threat_model import ThreatModel
 
 SCHEMA_ID = "robustzoo.evidence/1"
 # Bounds are written with 9 decimals; older releases of scipy are good to fewer.
@@ -25,7 +26,7 @@ _MOST_PIXELS = 2**27  # numbers of one image
 _NEXT_STEP = "restore the file, or remove it and measure again with `robustzoo evaluate`"
 
 
-class EvidenceError(ValueError):
+class EvidenceError(RobustzooError):
     """Evidence that cannot be trusted. `path` names the offending field, for example `samples[3].robust`.
 
     `file` is the document's file where it was read from one; the message then says what to do about it.
@@ -203,7 +204,7 @@ def _image_shape(shape: list[int]) -> Iterator[tuple[str, str]]:
 def _threat_model(stated: dict[str, str]) -> Iterator[tuple[str, str]]:
     try:
         parsed = ThreatModel.parse(f"{stated['norm']}:{stated['epsilon']}")
-    except ThreatModelError as error:
+    except RobustzooError as error:
         yield "threat_model", str(error)
         return
     if parsed.epsilon_text != stated["epsilon"]:
@@ -218,7 +219,7 @@ def _smaller_epsilons(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for i, text in enumerate((*smaller, doc["threat_model"]["epsilon"])):
         try:
             radii.append(ThreatModel.parse(f"{norm}:{text}").epsilon)
-        except ThreatModelError as error:
+        except RobustzooError as error:
             yield f"smaller_epsilons[{i}]", str(error)
             return
     for i, (left, right) in enumerate(itertools.pairwise(radii)):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from robustzoo.cards.model_names import unpublished_name
+from robustzoo.errors import RobustzooError
 from robustzoo.printable import one_line
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _HUB_DATASETS = {
 }
 
 
-class CardError(ValueError):
+class CardError(RobustzooError):
     """A card or a claim that cannot be used. `problem` is the message without the next step."""
 
     def __init__(self, problem: str, next_step: str | None = None) -> None:

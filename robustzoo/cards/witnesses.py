@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robustzoo import atomic_files
+from robustzoo.errors import RobustzooError
 from robustzoo.untrusted_files import read_bytes
 
 if TYPE_CHECKING:
@@ -22,10 +23,6 @@ _LAYOUT = {
     "pixels_float32": ("F32", 4),
     "margins_float32": ("F32", 1),
 }
-
-
-class WitnessError(ValueError):
-    """Witnesses that cannot be written, or a witness file that must not be used."""
 
 
 def round_to_uint8(pixels: np.ndarray) -> np.ndarray:
@@ -61,7 +58,7 @@ class Witnesses:
     fools the model inside the ball, not after.
 
     Raises:
-        WitnessError: wrong dtypes or shapes, repeated ids, or pixels outside [0, 1].
+        RobustzooError: wrong dtypes or shapes, repeated ids, or pixels outside [0, 1].
     """
 
     def __init__(self, ids: np.ndarray, pixels: np.ndarray, margins: np.ndarray) -> None:
@@ -181,7 +178,7 @@ class Witnesses:
 
         Raises:
             FileNotFoundError: no such file.
-            WitnessError: unreadable, another hash or number, truncated or corrupt, or not the layout of a
+            RobustzooError: unreadable, another hash or number, truncated or corrupt, or not the layout of a
                 witness file.
         """
         import numpy as np
@@ -191,10 +188,12 @@ class Witnesses:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise WitnessError(f"{path} cannot be read ({error.strerror or error}); {_NEXT_STEP}") from error
+            raise RobustzooError(
+                f"{path} cannot be read ({error.strerror or error}); {_NEXT_STEP}"
+            ) from error
         found = hashlib.sha256(content).hexdigest()
         if sha256 is not None and found != sha256:
-            raise WitnessError(
+            raise RobustzooError(
                 f"{path} ({len(content)} bytes) has sha256 {found}, the evidence names {sha256}; {_NEXT_STEP}"
             )
         tensors = _read(path, content)
@@ -214,9 +213,9 @@ class Witnesses:
                 tensors["pixels_uint8"].shape[1:],
             )
         except ValueError as error:
-            raise WitnessError(f"{path} is not a witness file ({error}); {_NEXT_STEP}") from error
+            raise RobustzooError(f"{path} is not a witness file ({error}); {_NEXT_STEP}") from error
         if count is not None and len(witnesses) != count:
-            raise WitnessError(
+            raise RobustzooError(
                 f"{path} holds {len(witnesses)} witnesses, the evidence names {count}; {_NEXT_STEP}"
             )
         return witnesses
@@ -234,10 +233,10 @@ def _read(path: str | Path, content: bytes) -> dict[str, np.ndarray]:
     try:
         views: dict[str, dict[str, Any]] = dict(deserialize(content))
     except SafetensorError as error:
-        raise WitnessError(f"{path} is truncated or corrupt ({error}); {_NEXT_STEP}") from error
+        raise RobustzooError(f"{path} is truncated or corrupt ({error}); {_NEXT_STEP}") from error
     found = {name: (view["dtype"], len(view["shape"])) for name, view in views.items()}
     if found != _LAYOUT:
-        raise WitnessError(f"{path} is not a witness file: expected {_LAYOUT}, got {found}; {_NEXT_STEP}")
+        raise RobustzooError(f"{path} is not a witness file: expected {_LAYOUT}, got {found}; {_NEXT_STEP}")
     dtypes = {"I64": "<i8", "U8": "u1", "F32": "<f4"}
     return {
         name: np.frombuffer(view["data"], dtypes[view["dtype"]]).reshape(view["shape"]).copy()
@@ -246,7 +245,7 @@ def _read(path: str | Path, content: bytes) -> dict[str, np.ndarray]:
 
 
 def _check(ids: np.ndarray, pixels: np.ndarray, margins: np.ndarray) -> None:
-    """Raise WitnessError for wrong dtypes or shapes, ids out of order, or numbers out of range."""
+    """Raise RobustzooError for wrong dtypes or shapes, ids out of order, or numbers out of range."""
     import numpy as np
 
     n = len(ids)
@@ -257,12 +256,12 @@ def _check(ids: np.ndarray, pixels: np.ndarray, margins: np.ndarray) -> None:
     ):
         if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != ndim or len(array) != n:
             found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-            raise WitnessError(
+            raise RobustzooError(
                 f"{name}: expected {np.dtype(dtype)} with {ndim} axes and {n} rows, got {found}"
             )
     if n and (ids.min() < 0 or (np.diff(ids) <= 0).any()):
-        raise WitnessError("ids: expected non-negative ids, ascending without repeats")
+        raise RobustzooError("ids: expected non-negative ids, ascending without repeats")
     if not ((pixels >= 0) & (pixels <= 1)).all():
-        raise WitnessError("pixels: expected finite values in [0, 1]")
+        raise RobustzooError("pixels: expected finite values in [0, 1]")
     if not np.isfinite(margins).all():
-        raise WitnessError("margins: expected finite values")
+        raise RobustzooError("margins: expected finite values")

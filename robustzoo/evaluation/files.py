@@ -12,8 +12,9 @@ from typing import Any
 
 from robustzoo import folder_lock
 from robustzoo.cards.evidence import Evidence, EvidenceError
-from robustzoo.cards.witnesses import WitnessError, Witnesses
+from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset, Subset
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.guards import GuardError
 from robustzoo.registry.catalog import OWN_DATA_MARK
 
@@ -131,7 +132,7 @@ def with_witnesses(path: Path) -> Evidence:
     """The Evidence at `path` with its witness set, where it names one.
 
     Raises:
-        EvidenceError: it cannot be read. WitnessError: its witness file is missing or another one.
+        EvidenceError: it cannot be read. RobustzooError: its witness file is missing or another one.
     """
     evidence = Evidence.load(path)
     stated = evidence.doc["witnesses"]
@@ -142,7 +143,7 @@ def with_witnesses(path: Path) -> Evidence:
             path.with_name(stated["file"]), stated["sha256"], stated["count"]
         )
     except FileNotFoundError as error:
-        raise WitnessError(
+        raise RobustzooError(
             f"{path} names the witness file {stated['file']}, which is not beside it: restore it, or measure "
             "again (restart=True, on the command line --restart)"
         ) from error

@@ -10,6 +10,7 @@ from typing import Any
 
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.witnesses import Witnesses
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.arguments import check_writable
 from robustzoo.evaluation.files import (
     differing_terms,
@@ -18,7 +19,7 @@ from robustzoo.evaluation.files import (
     write_evidence,
 )
 from robustzoo.evaluation.guards import GuardError
-from robustzoo.registry import ThreatModel, ThreatModelError
+from robustzoo.registry import ThreatModel
 
 _OPTIONAL = ("search", "smaller_epsilons")
 
@@ -44,7 +45,7 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> list[Path]:
     Raises:
         MergeError: no shards, a shard is missing or there twice, or they differ in more than their part.
         GuardError: nothing can be written to `out`, or it holds the result of another evaluation.
-        EvidenceError, WitnessError: a file is damaged. Nothing is written for an evaluation on any error.
+        EvidenceError, RobustzooError: a file is damaged. Nothing is written for an evaluation on any error.
     """
     out = Path(out)
     check_writable(out)
@@ -83,7 +84,7 @@ def _points(folder: Path) -> list[Path]:
     found = {}
     for place in folder.glob("*-*"):
         norm, _, epsilon = place.name.partition("-")
-        with suppress(ThreatModelError):
+        with suppress(RobustzooError):
             found[place] = ThreatModel.parse(f"{norm}:{epsilon.replace('_', '/')}").epsilon
     return sorted(found, key=lambda place: (found[place], place.name))
 

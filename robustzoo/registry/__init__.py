@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from robustzoo.registry.entries import Entry, LockError, Weights, entry, find_entry, list_models, published
+from robustzoo.registry.entries import Entry, Weights, entry, find_entry, list_models, published
 from robustzoo.registry.names import IncompatibleName, UnknownName, all_names, check_compatible
-from robustzoo.registry.recipes import Recipe, RecipeError, recipe
-from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
+from robustzoo.registry.recipes import Recipe, recipe
+from robustzoo.registry.threat_model import ThreatModel
 
 __all__ = [
     "Entry",
     "IncompatibleName",
-    "LockError",
     "Recipe",
-    "RecipeError",
     "ThreatModel",
-    "ThreatModelError",
     "UnknownName",
     "Weights",
     "all_names",

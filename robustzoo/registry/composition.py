@@ -37,7 +37,7 @@ def compose(name: ModelName) -> tuple[dict[str, Any], dict[str, str]]:
     """The typed values of a compatible name's recipe and the source of each.
 
     Raises:
-        RecipeError: a table holds a value outside its field's range.
+        RobustzooError: a table holds a value outside its field's range.
     """
     layers = _unused() | _borrowed(name) | _from_tables(name) | _dataset_threat(name) | _architecture(name)
     layers |= _method(name)

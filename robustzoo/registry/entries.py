@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from robustzoo import atomic_files
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.names import (
     IncompatibleName,
     UnknownName,
@@ -34,10 +35,6 @@ _PATTERNS = {
     "commit": (re.compile(r"[0-9a-f]{40}"), "40 lower-case hex digits, never a branch or a tag"),
     "repo": (re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*", re.ASCII), "OWNER/NAME"),
 }
-
-
-class LockError(ValueError):
-    """A lock file, or weights for it, that cannot be trusted."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ def entry(name: str) -> Entry:
 
     Raises:
         UnknownName, IncompatibleName: the name has no recipe.
-        LockError: the lock file cannot be trusted.
+        RobustzooError: the lock file cannot be trusted.
     """
     from robustzoo.registry.packages import brought_entry, is_brought
 
@@ -145,24 +142,26 @@ def read_lock(path: str | os.PathLike[str] | None = None) -> dict[str, Weights]:
     """Name -> weights of a lock file (default: the package's), strictly.
 
     Raises:
-        LockError: missing or malformed file, unknown or repeated name, or an ill-formed hash, commit or path.
+        RobustzooError: missing or malformed file, unknown or repeated name, ill-formed hash, commit or path.
     """
     file = LOCK_FILE if path is None else Path(path)
     try:
         document = json.loads(read_text(file, _LARGEST_LOCK))
     except (OSError, ValueError, RecursionError) as error:  # no UTF-8, no JSON, endless numbers
-        raise LockError(
+        raise RobustzooError(
             f"cannot read the lock file {file}: {error}; restore it from the repository"
         ) from error
     if not isinstance(document, dict) or set(document) != {"schema", "models"} or document["schema"] != 1:
-        raise LockError(f'{file}: expected {{"schema": 1, "models": [...]}}; restore it from the repository')
+        raise RobustzooError(
+            f'{file}: expected {{"schema": 1, "models": [...]}}; restore it from the repository'
+        )
     if not isinstance(document["models"], list):
-        raise LockError(f"{file}: models must be a list; restore it from the repository")
+        raise RobustzooError(f"{file}: models must be a list; restore it from the repository")
     locked: dict[str, Weights] = {}
     for position, row in enumerate(document["models"]):
         name, weights = _read_row(row, f"{file}: model {position}")
         if name in locked:
-            raise LockError(f"{file}: {name!r} is there twice; keep one")
+            raise RobustzooError(f"{file}: {name!r} is there twice; keep one")
         locked[name] = weights
     return locked
 
@@ -171,17 +170,17 @@ def write_lock(entries: Iterable[Entry], path: str | os.PathLike[str] | None = N
     """Write a lock file (default: the package's) with these entries, sorted by name, all or nothing.
 
     Raises:
-        LockError: an entry without weights, a repeated name, or weights that `read_lock` would refuse.
+        RobustzooError: an entry without weights, a repeated name, or weights that `read_lock` would refuse.
     """
     file = LOCK_FILE if path is None else Path(path)
     rows: dict[str, dict[str, Any]] = {}
     for item in entries:
         if item.weights is None:
-            raise LockError(
+            raise RobustzooError(
                 f"{item.name!r} has no weights to lock; give them with `robustzoo publish FOLDER`"
             )
         if item.name in rows:
-            raise LockError(f"{item.name!r} is given twice; keep one")
+            raise RobustzooError(f"{item.name!r} is given twice; keep one")
         row = {"name": item.name} | {k: v for k, v in vars(item.weights).items() if v is not None}
         _read_row(row, item.name)
         rows[item.name] = row
@@ -191,14 +190,14 @@ def write_lock(entries: Iterable[Entry], path: str | os.PathLike[str] | None = N
 
 def _read_row(row: object, where: str) -> tuple[str, Weights]:
     if not isinstance(row, Mapping):
-        raise LockError(f"{where}: expected an object, not {row!r}")
+        raise RobustzooError(f"{where}: expected an object, not {row!r}")
     name = row.get("name")
     where = f"{where} ({name})"
     weights = read_weights({key: value for key, value in row.items() if key != "name"}, where)
     try:
         return _registry_name(name), weights  # type: ignore[arg-type]  # parse refuses other types itself
     except (UnknownName, IncompatibleName) as error:
-        raise LockError(f"{where}: {error}") from error
+        raise RobustzooError(f"{where}: {error}") from error
 
 
 def read_weights(
@@ -213,29 +212,31 @@ def read_weights(
         root: folder of the package that brings them, to which a path is relative.
 
     Raises:
-        LockError: an unknown or missing key, or an ill-formed hash, commit, path or size.
+        RobustzooError: an unknown or missing key, or an ill-formed hash, commit, path or size.
     """
     if not isinstance(row, Mapping):
-        raise LockError(f"{where}: expected an object, not {row!r}")
+        raise RobustzooError(f"{where}: expected an object, not {row!r}")
     source = row.get("source")
     if source not in sources:
-        raise LockError(f"{where}: source {source!r} must be one of {', '.join(sources)}")
+        raise RobustzooError(f"{where}: source {source!r} must be one of {', '.join(sources)}")
     wanted = (*_COMMON, *_PLACE[source])
     for key in row:
         if key not in wanted:
-            raise LockError(
+            raise RobustzooError(
                 f"{where}: unknown key {key!r} for source {source}.{did_you_mean(str(key), wanted)}"
             )
     missing = [key for key in wanted if key not in row]
     if missing:
-        raise LockError(f"{where}: source {source} needs {', '.join(missing)}")
+        raise RobustzooError(f"{where}: source {source} needs {', '.join(missing)}")
     for key, (pattern, form) in _PATTERNS.items():
         if key in row and not (isinstance(row[key], str) and pattern.fullmatch(row[key])):
-            raise LockError(f"{where}: {key} {row[key]!r} must be {form}")
+            raise RobustzooError(f"{where}: {key} {row[key]!r} must be {form}")
     if isinstance(row["bytes"], bool) or not isinstance(row["bytes"], int) or row["bytes"] <= 0:
-        raise LockError(f"{where}: bytes {row['bytes']!r} must be a whole number above 0")
+        raise RobustzooError(f"{where}: bytes {row['bytes']!r} must be a whole number above 0")
     if "path" in row and not _inside(row["path"]):
-        raise LockError(f"{where}: path {row['path']!r} must be relative, with forward slashes and no '..'")
+        raise RobustzooError(
+            f"{where}: path {row['path']!r} must be relative, with forward slashes and no '..'"
+        )
     path = row.get("path")
     if root is not None and path is not None:
         path = str(root.joinpath(*PurePosixPath(path).parts))

@@ -8,12 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.names import did_you_mean
-from robustzoo.registry.threat_model import ThreatModel, ThreatModelError
-
-
-class RecipeError(ValueError):
-    """A recipe, or a change to one, that cannot be used: the value, what was expected, the next step."""
+from robustzoo.registry.threat_model import ThreatModel
 
 
 @dataclass(frozen=True)
@@ -190,10 +187,10 @@ _FORMS = {
 }
 
 
-def unknown_field(key: object, where: str, known: Mapping[str, Any] | None = None) -> RecipeError:
+def unknown_field(key: object, where: str, known: Mapping[str, Any] | None = None) -> RobustzooError:
     """The error for a key that no recipe has."""
     choices = list(FIELDS if known is None else known)
-    return RecipeError(
+    return RobustzooError(
         f"unknown key {key!r} {where}: expected a field of a recipe.{did_you_mean(str(key), choices)} "
         f"`robustzoo recipe NAME` prints all of them."
     )
@@ -203,7 +200,7 @@ def read_value(key: str, value: object) -> Any:
     """The typed value of one field, from text (command line, tables) or from a JSON or Python value.
 
     Raises:
-        RecipeError: unknown key, wrong type, or outside the field's range.
+        RobustzooError: unknown key, wrong type, or outside the field's range.
     """
     field = FIELDS.get(key)
     if field is None:
@@ -212,15 +209,15 @@ def read_value(key: str, value: object) -> Any:
         return None
     try:
         typed = _READERS[field.kind](value)
-    except ThreatModelError as error:
-        raise RecipeError(f"{key}: {error}") from error
+    except RobustzooError as error:
+        raise RobustzooError(f"{key}: {error}") from error
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise _refused(key, field, value) from error
     if (field.choices and typed not in field.choices) or not _in_range(field, typed):
         raise _refused(key, field, value)
     form, words = _FORMS.get(key, (None, ""))
     if form is not None and not form.fullmatch(typed):
-        raise RecipeError(f"{key}: {value!r} is not allowed: expected {words}")
+        raise RobustzooError(f"{key}: {value!r} is not allowed: expected {words}")
     return typed
 
 
@@ -253,9 +250,9 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _refused(key: str, field: Field, value: object) -> RecipeError:
+def _refused(key: str, field: Field, value: object) -> RobustzooError:
     shown = f"{str(value)[:80]!r}" if isinstance(value, str) else f"{value!r}"[:80]
-    return RecipeError(f"{key}: {shown} is not allowed: expected {field.expected}")
+    return RobustzooError(f"{key}: {shown} is not allowed: expected {field.expected}")
 
 
 def _in_range(field: Field, typed: Any) -> bool:

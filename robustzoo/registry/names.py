@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from itertools import product
 
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import (
     ARCHITECTURES,
     DATASETS,
@@ -21,11 +22,11 @@ _LOSS = re.compile(r"(?P<loss>[a-z]+)(?P<weight>[0-9][0-9.]*)?", re.ASCII)
 _WEIGHT = re.compile(r"[1-9][0-9]{0,5}|(?:0|[1-9][0-9]{0,5})\.[0-9]{0,5}[1-9]", re.ASCII)
 
 
-class IncompatibleName(ValueError):
+class IncompatibleName(RobustzooError):
     """A name that follows the grammar, for a combination that has no recipe."""
 
 
-class UnknownName(KeyError):
+class UnknownName(RobustzooError, KeyError):
     """A text that is no model name; its message names the wrong part and the nearest right names."""
 
     def __str__(self) -> str:

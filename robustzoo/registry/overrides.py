@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import DATASETS
-from robustzoo.registry.fields import FIELDS, RecipeError, read_value, unknown_field, value_text
+from robustzoo.registry.fields import FIELDS, read_value, unknown_field, value_text
 from robustzoo.registry.rules import originals_per_batch
 
 # What pixels in [0, 1] become inside the model -> mean and std, one value for all channels (table 3).
@@ -19,17 +20,17 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
     """Read `--set KEY=VALUE` texts.
 
     Raises:
-        RecipeError: a text without "=", an unknown key, or a key set twice.
+        RobustzooError: a text without "=", an unknown key, or a key set twice.
     """
     changes: dict[str, str] = {}
     for text in assignments:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key or not value.strip():
-            raise RecipeError(f"--set {text!r} is not KEY=VALUE: write for example --set total_steps=100")
+            raise RobustzooError(f"--set {text!r} is not KEY=VALUE: write for example --set total_steps=100")
         _check_key(key)
         if key in changes:
-            raise RecipeError(f"--set {key} is given twice ({changes[key]!r} and {value!r}): keep one")
+            raise RobustzooError(f"--set {key} is given twice ({changes[key]!r} and {value!r}): keep one")
         changes[key] = value.strip()
     return changes
 
@@ -50,23 +51,23 @@ def apply_overrides(
         notes: sources given with the changes; used where they differ from the present source.
 
     Raises:
-        RecipeError: an unknown key, a value that is not allowed, or a field that the name fixes.
+        RobustzooError: an unknown key, a value that is not allowed, or a field that the name fixes.
     """
     new_values, new_sources = dict(values), dict(sources)
     typed = {key: read_value(key, value) for key, value in changes.items() if _check_key(key) not in ALIASES}
     for key, value in typed.items():
         if FIELDS[key].fixed and value != values[key]:
-            raise RecipeError(
+            raise RobustzooError(
                 f"{key}: {value_text(value)} differs from {value_text(values[key])}, which the model's name "
                 f"fixes: choose another name (`robustzoo ls`)"
             )
     if "epochs" in changes:
         if "total_steps" in changes:
-            raise RecipeError("epochs and total_steps both set the training length: give one of them")
+            raise RobustzooError("epochs and total_steps both set the training length: give one of them")
         typed["total_steps"] = _steps(changes["epochs"], {**values, **typed})
     if "data_range" in changes:
         if "mean" in changes or "std" in changes:
-            raise RecipeError("data_range sets mean and std: give it, or mean and std")
+            raise RobustzooError("data_range sets mean and std: give it, or mean and std")
         typed |= _normalisation(changes["data_range"])
     for key, value in typed.items():
         if value == values[key]:
@@ -80,7 +81,7 @@ def apply_overrides(
 
 def _check_key(key: str) -> str:
     if key == "epsilon":
-        raise RecipeError(
+        raise RobustzooError(
             "unknown key 'epsilon': the radius is part of threat_model, such as threat_model=linf:4/255"
         )
     if key not in ALIASES and key not in FIELDS:
@@ -90,7 +91,7 @@ def _check_key(key: str) -> str:
 
 def _normalisation(data_range: object) -> dict[str, tuple[float, ...]]:
     if not isinstance(data_range, str) or data_range.replace(" ", "") not in _DATA_RANGES:
-        raise RecipeError(
+        raise RobustzooError(
             f"data_range: {data_range!r} is not allowed: expected one of {', '.join(_DATA_RANGES)}; any "
             "other normalisation is set with mean=VALUE and std=VALUE"
         )
@@ -107,7 +108,7 @@ def _steps(epochs: object, values: Mapping[str, Any]) -> int:
     except (ValueError, OverflowError):
         number = 0.0
     if not (math.isfinite(number) and number > 0):
-        raise RecipeError(f"epochs: {epochs!r} is not allowed: expected a number above 0")
+        raise RobustzooError(f"epochs: {epochs!r} is not allowed: expected a number above 0")
     data = DATASETS.get(values["training_data"], DATASETS[values["dataset"]])
     images = values["training_images"] or data.train_size
     return math.ceil(number * images / max(originals_per_batch(values), 1))

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES
 from robustzoo.registry.entries import Entry, read_weights
 from robustzoo.registry.names import UnknownName, did_you_mean
@@ -37,10 +38,6 @@ _RESERVED = (
     *(key for table in (ARCHITECTURES, DATASETS, LOSSES, DEFENCES) for key in table),
 )
 _LARGEST_LIST = 10**7  # bytes; a model takes about 300
-
-
-class ZooPackageError(ValueError):
-    """A package's list of models, or a model in it, that cannot be used."""
 
 
 def _reserved(prefix: str) -> bool:
@@ -97,7 +94,7 @@ def _installed(path: tuple[str, ...]) -> tuple[dict[str, Entry], tuple[str, ...]
             try:
                 item = _entry(point.name, row, folder, where)
                 if item.name in found:
-                    raise ZooPackageError(f"{item.name} is there twice; keep one")
+                    raise RobustzooError(f"{item.name} is there twice; keep one")
                 found[item.name] = item
             except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
                 wrong.append(f"{where}: {error}")
@@ -123,17 +120,17 @@ def _entry_points(wrong: list[str]) -> list[EntryPoint]:
 
 def _check_prefix(point: EntryPoint, found: Mapping[str, Entry]) -> None:
     if not _PREFIX.fullmatch(point.name):
-        raise ZooPackageError(
+        raise RobustzooError(
             f"the entry point's name {point.name!r} cannot be a prefix: expected at least two lower-case "
             "letters, digits, _ and -"
         )
     if _reserved(point.name):
-        raise ZooPackageError(
+        raise RobustzooError(
             f"the entry point's name {point.name!r} cannot be a prefix: it reads like one of the zoo's own "
             f"or a place ({', '.join(_RESERVED)}); take the package's name"
         )
     if any(name.startswith(f"{point.name}:") for name in found):
-        raise ZooPackageError(f"another package already brings names with the prefix {point.name}")
+        raise RobustzooError(f"another package already brings names with the prefix {point.name}")
 
 
 def _folder(package: str) -> Path:
@@ -142,27 +139,27 @@ def _folder(package: str) -> Path:
     spec = find_spec(first) if all(part.isidentifier() for part in (first, *rest)) else None
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not places:
-        raise ZooPackageError(f"{package!r} is no installed package: the entry point must name one")
+        raise RobustzooError(f"{package!r} is no installed package: the entry point must name one")
     for place in places:
         folder = Path(place).joinpath(*rest)
         if (folder / LIST).is_file():
             return folder
-    raise ZooPackageError(f"the package {package} has no file {LIST}")
+    raise RobustzooError(f"the package {package} has no file {LIST}")
 
 
 def _rows(folder: Path) -> list[Any]:
     try:
         document = json.loads(read_text(folder / LIST, _LARGEST_LIST))
     except (ValueError, RecursionError) as error:
-        raise ZooPackageError(f"{folder / LIST}: {error}") from error
+        raise RobustzooError(f"{folder / LIST}: {error}") from error
     if (
         not isinstance(document, dict)
         or set(document) != {"schema", "models"}
         or not isinstance(document["models"], list)
     ):
-        raise ZooPackageError(f'{folder / LIST}: expected {{"schema": "{SCHEMA}", "models": [...]}}')
+        raise RobustzooError(f'{folder / LIST}: expected {{"schema": "{SCHEMA}", "models": [...]}}')
     if document["schema"] != SCHEMA:
-        raise ZooPackageError(
+        raise RobustzooError(
             f"{folder / LIST}: schema {document['schema']!r} is not {SCHEMA!r}: another version of robustzoo?"
         )
     return document["models"]
@@ -170,36 +167,36 @@ def _rows(folder: Path) -> list[Any]:
 
 def _entry(prefix: str, row: object, folder: Path, where: str) -> Entry:
     if not isinstance(row, Mapping):
-        raise ZooPackageError(f"expected an object for each model, not {row!r}")
+        raise RobustzooError(f"expected an object for each model, not {row!r}")
     for key in row:
         if key not in ("name", "recipe", "weights"):
-            raise ZooPackageError(
+            raise RobustzooError(
                 f"unknown key {key!r}: a model has name, recipe and, where published, weights"
             )
     name = f"{prefix}:{row.get('name')}"
     if not isinstance(row.get("name"), str) or not is_brought(name):
-        raise ZooPackageError(f"name {row.get('name')!r} is not allowed: letters, digits and . _ + - only")
+        raise RobustzooError(f"name {row.get('name')!r} is not allowed: letters, digits and . _ + - only")
     try:
         made = recipe(_recipe_place(row.get("recipe"), folder))
         weights = None
         if row.get("weights") is not None:
             weights = read_weights(row["weights"], "weights", _SOURCES, root=folder)
     except (ValueError, KeyError, TypeError) as error:
-        raise ZooPackageError(f"{name}: {error}") from error
+        raise RobustzooError(f"{name}: {error}") from error
     if weights is not None and weights.folder is not None:
         problem = pin_problem(made.name, weights, weights.folder)
         if problem is not None:
-            raise ZooPackageError(f"{name}: {problem}")
+            raise RobustzooError(f"{name}: {problem}")
     return Entry(name, made, weights, brought_by=where)
 
 
 def _recipe_place(text: object, folder: Path) -> str | Path:
     """A registry name, or a recipe file inside the package."""
     if not isinstance(text, str) or ":" in text or "\\" in text:
-        raise ZooPackageError(f"recipe {text!r} is not a registry name or a relative path of a .json file")
+        raise RobustzooError(f"recipe {text!r} is not a registry name or a relative path of a .json file")
     if not text.endswith(".json"):
         return text
     path = (folder / text).resolve()
     if not path.is_relative_to(folder.resolve()):
-        raise ZooPackageError(f"recipe {text!r} leaves the package")
+        raise RobustzooError(f"recipe {text!r} leaves the package")
     return path

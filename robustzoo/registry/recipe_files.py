@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from robustzoo.registry.fields import FIELDS, RecipeError, unknown_field
+from robustzoo.errors import RobustzooError
+from robustzoo.registry.fields import FIELDS, unknown_field
 from robustzoo.registry.overrides import ALIASES
 from robustzoo.untrusted_files import read_text
 
@@ -27,39 +28,39 @@ def read_recipe_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
     """The registry name that a recipe file changes, its changes (`epochs` and `data_range` too), and sources.
 
     Raises:
-        RecipeError: naming the file; it cannot be read, repeats a key, or is no recipe.
+        RobustzooError: naming the file; it cannot be read, repeats a key, or is no recipe.
     """
     try:
         # Some editors begin a file with a byte order mark; "-sig" reads both.
         document = json.loads(read_text(path, _LARGEST_FILE, "utf-8-sig"), object_pairs_hook=_unique)
     except FileNotFoundError as error:
-        raise RecipeError(
+        raise RobustzooError(
             f"no recipe file {str(path)!r}: make one with `robustzoo recipe NAME --json`"
         ) from error
-    except RecipeError as error:
-        raise RecipeError(f"{path}: {error}") from error
+    except RobustzooError as error:
+        raise RobustzooError(f"{path}: {error}") from error
     except json.JSONDecodeError as error:
-        raise RecipeError(
+        raise RobustzooError(
             f"cannot read the recipe file {str(path)!r}: {_where_not_json(error)}; mend it there, or make it "
             "anew with `robustzoo recipe NAME --json`"
         ) from error
     except (OSError, ValueError, RecursionError) as error:  # text that is no UTF-8, endless numbers
-        raise RecipeError(
+        raise RobustzooError(
             f"cannot read the recipe file {str(path)[:120]!r}: {getattr(error, 'strerror', None) or error}; "
             "make one with `robustzoo recipe NAME --json`"
         ) from error
     try:
         check_keys(document, ALIASES)
         if "base_name" not in document:
-            raise RecipeError("base_name is missing: name the registry recipe that the file changes")
+            raise RobustzooError("base_name is missing: name the registry recipe that the file changes")
         base_name = document["base_name"]
         if document.get("name", base_name).partition("+")[0] != base_name:
-            raise RecipeError(
+            raise RobustzooError(
                 f"name {document['name']!r} is not of base_name {base_name!r}: leave name out, since "
                 "base_name and the values give it"
             )
-    except RecipeError as error:
-        raise RecipeError(f"{path}: {error}") from error
+    except RobustzooError as error:
+        raise RobustzooError(f"{path}: {error}") from error
     changes = {key: value for key, value in document.items() if key in FIELDS or key in ALIASES}
     return base_name, changes, dict(document.get("sources", {}))
 
@@ -71,10 +72,10 @@ def check_keys(document: Mapping[str, Any], more: tuple[str, ...] = ()) -> None:
         more: keys that are allowed beside the fields.
 
     Raises:
-        RecipeError: naming the key, and the nearest right one.
+        RobustzooError: naming the key, and the nearest right one.
     """
     if not isinstance(document, Mapping):
-        raise RecipeError(
+        raise RobustzooError(
             f"a recipe is a JSON object, not {type(document).__name__}: see `robustzoo recipe NAME --json`"
         )
     known = dict.fromkeys(("schema", "name", "base_name", *FIELDS, *more, "sources"))
@@ -82,16 +83,16 @@ def check_keys(document: Mapping[str, Any], more: tuple[str, ...] = ()) -> None:
         if key not in known:
             raise unknown_field(key, "in the recipe", known)
     if document.get("schema", SCHEMA) != SCHEMA:
-        raise RecipeError(
+        raise RobustzooError(
             f"schema {document['schema']!r} is not {SCHEMA!r}, so another version of robustzoo made it: "
             "write it again with `robustzoo recipe NAME --json`"
         )
     for key in ("name", "base_name"):
         if not isinstance(document.get(key, ""), str):
-            raise RecipeError(f"{key}: {document[key]!r} is not a text: expected a model name")
+            raise RobustzooError(f"{key}: {document[key]!r} is not a text: expected a model name")
     sources = document.get("sources", {})
     if not isinstance(sources, Mapping):
-        raise RecipeError("sources must be an object, field -> text: see `robustzoo recipe NAME --json`")
+        raise RobustzooError("sources must be an object, field -> text: see `robustzoo recipe NAME --json`")
     for key, text in sources.items():
         if key not in FIELDS:
             raise unknown_field(key, "in sources")
@@ -102,11 +103,11 @@ def check_source(key: str, text: object) -> None:
     """Refuse a source that is not one printable line: cards and tables print it beside the value.
 
     Raises:
-        RecipeError: naming the field.
+        RobustzooError: naming the field.
     """
     if not isinstance(text, str) or not text.isprintable() or len(text) > _LONGEST_SOURCE:
         shown = f"{text!r}"[:80]
-        raise RecipeError(
+        raise RobustzooError(
             f"sources: {key} has {shown}; expected one line of at most {_LONGEST_SOURCE} printable characters"
         )
 
@@ -131,5 +132,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) < len(pairs):
         repeated = sorted(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise RecipeError(f"the recipe file repeats {_shown(repeated)}: keep one of each")
+        raise RobustzooError(f"the recipe file repeats {_shown(repeated)}: keep one of each")
     return document

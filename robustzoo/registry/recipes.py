@@ -9,17 +9,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.composition import compose, neutral
 from robustzoo.registry.digests import json_digest
-from robustzoo.registry.fields import FIELDS, RecipeError, read_value, write_value
+from robustzoo.registry.fields import FIELDS, read_value, write_value
 from robustzoo.registry.names import IncompatibleName, UnknownName, check_compatible, parse
 from robustzoo.registry.overrides import apply_overrides
 from robustzoo.registry.recipe_files import SCHEMA, check_keys, check_source, read_recipe_file
 from robustzoo.registry.rules import PAIRED, check_together, extra_data_of, originals_per_batch
 from robustzoo.registry.threat_model import ThreatModel
-
-__all__ = ["Recipe", "RecipeError", "recipe"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Recipe:
         sources: field -> where its value comes from; in neither equality nor the digest.
 
     Raises:
-        RecipeError: a value outside its range, values that contradict each other, or a value without source.
+        RobustzooError: a value outside its range, values that contradict each other, one without source.
     """
 
     name: str
@@ -97,13 +96,13 @@ class Recipe:
         _check_identity(self)
         missing = [key for key in FIELDS if not self.sources.get(key)]
         if missing:
-            raise RecipeError(
+            raise RobustzooError(
                 f"no source for {', '.join(missing)}: add to sources where each value comes from"
             )
         for key in FIELDS:
             check_source(key, self.sources[key])
         if self.name not in (self.base_name, changed_name(self.base_name, self.digest)):
-            raise RecipeError(
+            raise RobustzooError(
                 f"name {self.name!r} is neither {self.base_name!r} nor that of these values, "
                 f"{changed_name(self.base_name, self.digest)!r}: take the latter"
             )
@@ -140,14 +139,14 @@ class Recipe:
         """Read a whole document of `to_json`; later fields that it leaves out are not used.
 
         Raises:
-            RecipeError: an unknown or missing key, another schema, or a value that is not allowed.
+            RobustzooError: an unknown or missing key, another schema, or a value that is not allowed.
         """
         check_keys(document)
         left_out = {key: unused for key in FIELDS if key not in document and (unused := neutral(key))}
         expected = ("schema", "name", "base_name", *FIELDS, "sources")
         missing = [key for key in expected if key not in document and key not in left_out]
         if missing:
-            raise RecipeError(
+            raise RobustzooError(
                 f"the recipe lacks {', '.join(missing)}: write it with `robustzoo recipe NAME --json`"
             )
         values = {key: value for key, value in document.items() if key not in ("schema", "sources")}
@@ -192,11 +191,11 @@ def _check_identity(made: Recipe) -> None:
         name = parse(made.base_name)
         check_compatible(name)
     except (UnknownName, IncompatibleName) as error:
-        raise RecipeError(f"base_name: {error}") from error
+        raise RobustzooError(f"base_name: {error}") from error
     values, _ = compose(name)
     for key in FIELDS:
         if FIELDS[key].fixed and getattr(made, key) != values[key]:
-            raise RecipeError(
+            raise RobustzooError(
                 f"{key}: {getattr(made, key)!r} does not go with {made.base_name}, which has "
                 f"{values[key]!r}: take another base_name, or the values that "
                 f"`robustzoo recipe {made.base_name} --json` prints"
@@ -231,7 +230,7 @@ def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = N
 
     Raises:
         UnknownName, IncompatibleName: `name`, or the file's base_name, has no recipe.
-        RecipeError: an unknown key or a value that is not allowed, in the file or in `overrides`.
+        RobustzooError: an unknown key or a value that is not allowed, in the file or in `overrides`.
     """
     from robustzoo.registry.packages import brought_entry, is_brought
 
@@ -242,11 +241,11 @@ def recipe(name: str | PathLike[str], overrides: Mapping[str, object] | None = N
         base_name, changes, notes = read_recipe_file(path)
         try:
             base = _changed(base_name, None, changes, "the recipe file", notes)
-        except (RecipeError, UnknownName, IncompatibleName) as error:
+        except RobustzooError as error:
             raise type(error)(f"{path}: {error}") from error
     else:
         if isinstance(name, str) and os.path.isfile(name):  # noqa: PTH113 - False for what can be no path
-            raise RecipeError(f"{name!r} is a file, and a recipe file's name ends in .json: rename it")
+            raise RobustzooError(f"{name!r} is a file, and a recipe file's name ends in .json: rename it")
         base = _changed(name, None, {}, "")
     return _changed(base.base_name, base, overrides, "set by hand") if overrides else base
 
@@ -281,7 +280,7 @@ def partial(
         generated: generated images that batches are really filled up from; None: as many as asked for.
 
     Raises:
-        RecipeError: steps or images below 1 or above what there is, or generated images where it has none.
+        RobustzooError: steps or images below 1 or above what there is, or generated images where it has none.
     """
     done = {
         "stop_after": None if steps == made.total_steps else steps,

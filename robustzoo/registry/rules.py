@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS
-from robustzoo.registry.fields import RecipeError
 
 Rule = tuple[bool, str]  # (broken, message with {field} places)
 
@@ -26,7 +26,7 @@ def check_together(values: Mapping[str, Any]) -> None:
     """Refuse combinations of values that would be contradictory, or silently without effect.
 
     Raises:
-        RecipeError: naming the two values and how to settle them.
+        RobustzooError: naming the two values and how to settle them.
     """
     for broken, message in (
         *_length_rules(values),
@@ -38,7 +38,7 @@ def check_together(values: Mapping[str, Any]) -> None:
         *_defence_rules(values),
     ):
         if broken:
-            raise RecipeError(message.format_map(values))
+            raise RobustzooError(message.format_map(values))
 
 
 def originals_per_batch(values: Mapping[str, Any]) -> int:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from robustzoo.errors import RobustzooError
+
 NORMS = ("linf", "l2", "l1")
 # A decimal, with or without an exponent of ten, or a fraction. The exponent is short: 10**999999999 would be
 # computed before it is refused.
@@ -15,10 +17,6 @@ _EPSILON = re.compile(
 # Numerators and denominators beyond this are slips, and no text of ours is longer than we read.
 _MOST = 10**30
 _FORMS = "expected NORM:EPSILON such as linf:8/255, linf:0.1, linf:1e-05 or l2:3"
-
-
-class ThreatModelError(ValueError):
-    """A text or a value that is not a threat model."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class ThreatModel:
             ball holds every image.
 
     Raises:
-        ThreatModelError: another norm, or a radius that is not an exact number in that range.
+        RobustzooError: another norm, or a radius that is not an exact number in that range.
     """
 
     norm: str
@@ -39,19 +37,19 @@ class ThreatModel:
 
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
-            raise ThreatModelError(f"unknown norm {self.norm!r}: expected one of {', '.join(NORMS)}")
+            raise RobustzooError(f"unknown norm {self.norm!r}: expected one of {', '.join(NORMS)}")
         if isinstance(self.epsilon, bool) or not isinstance(self.epsilon, (int, Fraction)):
-            raise ThreatModelError(
+            raise RobustzooError(
                 f"epsilon {self.epsilon!r} is not exact: pass a Fraction, or text to ThreatModel.parse"
             )
         object.__setattr__(self, "epsilon", Fraction(self.epsilon))
         if max(abs(self.epsilon.numerator), self.epsilon.denominator) >= _MOST:
-            raise ThreatModelError("epsilon has more than 30 digits: give a shorter number, such as 8/255")
+            raise RobustzooError("epsilon has more than 30 digits: give a shorter number, such as 8/255")
         if self.epsilon <= 0:
-            raise ThreatModelError(f"epsilon {self.epsilon} must be greater than 0")
+            raise RobustzooError(f"epsilon {self.epsilon} must be greater than 0")
         if self.norm == "linf" and self.epsilon > 1:
             hint = f"; did you mean linf:{self.epsilon}/255?" if self.epsilon.denominator == 1 else ""
-            raise ThreatModelError(
+            raise RobustzooError(
                 f"epsilon {self.epsilon} for linf is above 1, but pixels lie in [0, 1]{hint}"
             )
 
@@ -62,21 +60,21 @@ class ThreatModel:
         Exact: 0.1 is 1/10.
 
         Raises:
-            ThreatModelError: anything else, naming the text and the forms that work.
+            RobustzooError: anything else, naming the text and the forms that work.
         """
         if isinstance(text, cls):
             return text
         if not isinstance(text, str):
-            raise ThreatModelError(f"{text!r} ({type(text).__name__}) is not a threat model: {_FORMS}")
+            raise RobustzooError(f"{text!r} ({type(text).__name__}) is not a threat model: {_FORMS}")
         norm, colon, radius = text.strip().partition(":")
         if not colon:
-            raise ThreatModelError(f"{text!r} is not a threat model: {_FORMS}")
+            raise RobustzooError(f"{text!r} is not a threat model: {_FORMS}")
         match = _EPSILON.fullmatch(radius)
         if match is None:
-            raise ThreatModelError(f"epsilon {radius!r} in {text!r} is not a positive number: {_FORMS}")
+            raise RobustzooError(f"epsilon {radius!r} in {text!r} is not a positive number: {_FORMS}")
         denominator = Fraction(match["denominator"] or 1)
         if denominator == 0:
-            raise ThreatModelError(f"epsilon {radius!r} in {text!r} divides by zero: {_FORMS}")
+            raise RobustzooError(f"epsilon {radius!r} in {text!r} divides by zero: {_FORMS}")
         return cls(norm.lower(), Fraction(match["numerator"]) / denominator)
 
     @property

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from robustzoo.cards import WitnessError, Witnesses
+from robustzoo.cards import Witnesses
 from robustzoo.cards.witnesses import round_to_uint8
+from robustzoo.errors import RobustzooError
 
 
 def make(
@@ -99,14 +100,14 @@ def test_truncated_file(tmp_path, keep):
     path = tmp_path / "w"
     make().save(path)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(WitnessError, match=r"truncated or corrupt.*robustzoo evaluate"):
+    with pytest.raises(RobustzooError, match=r"truncated or corrupt.*robustzoo evaluate"):
         Witnesses.load(path)
 
 
 def test_other_hash_names_both(tmp_path):
     path = tmp_path / "w"
     found = make().save(path)
-    with pytest.raises(WitnessError, match=f"{found}.*{'0' * 64}"):
+    with pytest.raises(RobustzooError, match=f"{found}.*{'0' * 64}"):
         Witnesses.load(path, "0" * 64)
 
 
@@ -114,7 +115,7 @@ def test_another_number_of_witnesses_names_both(tmp_path):
     path, stored = tmp_path / "w", make()
     sha256 = stored.save(path)
     assert len(Witnesses.load(path, sha256, len(stored))) == len(stored)
-    with pytest.raises(WitnessError, match=f"holds {len(stored)} witnesses, the evidence names 99; restore"):
+    with pytest.raises(RobustzooError, match="witnesses, the evidence names 99; restore"):
         Witnesses.load(path, sha256, 99)
 
 
@@ -157,17 +158,17 @@ def test_other_layouts_are_refused(tmp_path, changes):
     save_file(layout(), path)
     assert Witnesses.load(path).ids.tolist() == [1, 2]
     save_file(layout(**changes), path)
-    with pytest.raises(WitnessError, match="not a witness file"):
+    with pytest.raises(RobustzooError, match="not a witness file"):
         Witnesses.load(path)
 
 
 def test_ids_must_ascend_and_arrays_agree():
     good = make()
-    with pytest.raises(WitnessError, match="ascending"):
+    with pytest.raises(RobustzooError, match="ascending"):
         Witnesses(good.ids[::-1].copy(), good.pixels, good.margins)
-    with pytest.raises(WitnessError, match="margins"):
+    with pytest.raises(RobustzooError, match="margins"):
         Witnesses(good.ids, good.pixels, good.margins[:-1])
-    with pytest.raises(WitnessError, match=r"pixels.*float64"):
+    with pytest.raises(RobustzooError, match=r"pixels.*float64"):
         Witnesses(good.ids, good.pixels.astype(np.float64), good.margins)
-    with pytest.raises(WitnessError, match="list"):
+    with pytest.raises(RobustzooError, match="list"):
         Witnesses(good.ids.tolist(), good.pixels, good.margins)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from robustzoo.cards import Evidence, EvidenceError, WitnessError
+from robustzoo.cards import Evidence, EvidenceError
 from robustzoo.cards.published import all_evidence
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.guards import GuardError
 from robustzoo.evaluation.merging import MergeError, merge, shard_documents
@@ -133,7 +134,7 @@ def test_missing_repeated_and_foreign_shards_are_named(shards, linear, tmp_path)
         merge([tmp_path / "absent"], tmp_path / "out")
     damaged = shutil.copytree(two, tmp_path / "damaged")
     next((damaged / "evidence").glob("*.safetensors")).unlink()
-    with pytest.raises(WitnessError, match="not beside it"):
+    with pytest.raises(RobustzooError, match="not beside it"):
         merge([one, damaged, three], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -18,8 +18,9 @@ from robustzoo.cards.claims import CardError, Claim
 from robustzoo.cards.evidence import EvidenceError
 from robustzoo.cards.protocol_rules import protocol_digest
 from robustzoo.cards.published import main_evidence
-from robustzoo.cards.witnesses import WitnessError, Witnesses
+from robustzoo.cards.witnesses import Witnesses
 from robustzoo.cli import group
+from robustzoo.errors import RobustzooError
 from robustzoo.hub import publish
 from robustzoo.models import HashMismatch, pixel_model, write_folder
 from robustzoo.registry import ThreatModel, UnknownName, entries, recipe
@@ -217,7 +218,7 @@ def test_evidence_of_more_witnesses_than_its_file_holds_makes_no_card_and_is_not
     path.write_text(json.dumps(stated))
     before = (folder / "README.md").read_text()
     for use in (publish.write_card, lambda place: robustzoo.verify(f"local-dir:{place}", progress=False)):
-        with pytest.raises(WitnessError, match=f"holds 2 witnesses, the evidence names {len(kept)}"):
+        with pytest.raises(RobustzooError, match=f"holds 2 witnesses, the evidence names {len(kept)}"):
             use(folder)
     assert (folder / "README.md").read_text() == before
 

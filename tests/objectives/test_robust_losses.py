@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
+from robustzoo.errors import RobustzooError
 from robustzoo.objectives import Objective
 from robustzoo.objectives.robust_losses import LOSSES, SoftLabelError
-from robustzoo.registry import RecipeError, recipe
+from robustzoo.registry import recipe
 from tests.objectives.small import ALP, AT, FOUR, MART, S2O, TRADES, TRH, make_recipe
 
 # s = (3/4, 1/4) and s' = (1/2, 1/2), of which the label is the first.
@@ -126,5 +127,5 @@ def test_mart_refuses_soft_labels():
     soft = one_hot(torch.tensor([0, 4, 2, 2, 1, 3]), 5).float()
     with pytest.raises(SoftLabelError, match=r"\(6, 5\).*mart expects one class.*cutmix=false"):
         terms_and_gradient((MART, TRH), soft)
-    with pytest.raises(RecipeError, match=r"needs one class an image.*cutmix=false"):
+    with pytest.raises(RobustzooError, match=r"needs one class an image.*cutmix=false"):
         recipe("vit_micro2.digits_linf.mart_base", {"cutmix": True})

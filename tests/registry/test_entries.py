@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from robustzoo.errors import RobustzooError
 from robustzoo.registry import (
     Entry,
     IncompatibleName,
-    LockError,
     UnknownName,
     Weights,
     all_names,
@@ -138,21 +138,21 @@ def test_reading(tmp_path):
 )
 def test_bad_rows_are_refused(tmp_path, row, problem):
     path = locked(tmp_path, row)
-    with pytest.raises(LockError, match=problem):
+    with pytest.raises(RobustzooError, match=problem):
         read_lock(path)
 
 
 def test_bad_files_are_refused(tmp_path):
-    with pytest.raises(LockError, match="there twice"):
+    with pytest.raises(RobustzooError, match="there twice"):
         read_lock(locked(tmp_path, BUNDLED, BUNDLED))
     for document in ({"schema": 2}, {"models": {}}, {"more": 1}):
-        with pytest.raises(LockError, match=r"expected.*restore it|must be a list; restore it"):
+        with pytest.raises(RobustzooError, match=r"expected.*restore it|must be a list; restore it"):
             read_lock(locked(tmp_path, **document))
     for text in ("", "{", "[]", "null"):
         (tmp_path / "lock.json").write_text(text)
-        with pytest.raises(LockError, match="restore it"):
+        with pytest.raises(RobustzooError, match="restore it"):
             read_lock(tmp_path / "lock.json")
-    with pytest.raises(LockError, match="cannot read"):
+    with pytest.raises(RobustzooError, match="cannot read"):
         read_lock(tmp_path / "none.json")
 
 
@@ -188,10 +188,10 @@ def test_the_package_lock_is_as_written(tmp_path):
 def test_nothing_is_written_when_an_entry_is_bad(tmp_path, weights, problem):
     path = locked(tmp_path, BUNDLED)
     before = path.read_text()
-    with pytest.raises(LockError, match=problem):
+    with pytest.raises(RobustzooError, match=problem):
         write_lock([Entry(NAME, recipe(NAME), weights)], path)
     good = Entry(NAME, recipe(NAME), Weights("bundled", NAME, None, None, SHA, 10))
-    with pytest.raises(LockError, match="given twice"):
+    with pytest.raises(RobustzooError, match="given twice"):
         write_lock([good, good], path)
     assert path.read_text() == before
     assert [file.name for file in tmp_path.iterdir()] == ["lock.json"]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from robustzoo.registry import Recipe, RecipeError, composition, recipe
+from robustzoo.errors import RobustzooError
+from robustzoo.registry import Recipe, composition, recipe
 from robustzoo.registry.catalog import ARCHITECTURES
 from robustzoo.registry.fields import FIELDS
 from robustzoo.registry.grid import Cell, cells
@@ -73,7 +74,7 @@ def test_a_value_without_a_source_is_noticed(field, tmp_path, monkeypatch):
         return values, sources | {field: ""}
 
     monkeypatch.setattr("robustzoo.registry.recipes.compose", without)
-    with pytest.raises(RecipeError, match=f"no source for {field}"):
+    with pytest.raises(RobustzooError, match=f"no source for {field}"):
         recipe(NAMES[0])
     assert len(problems(cells()[:1], tmp_path)) >= 1
 

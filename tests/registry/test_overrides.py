@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from robustzoo.cards.render import recipe_table
-from robustzoo.registry import Recipe, RecipeError, ThreatModel, recipe
+from robustzoo.errors import RobustzooError
+from robustzoo.registry import Recipe, ThreatModel, recipe
 from robustzoo.registry.fields import FIELDS
 from robustzoo.registry.overrides import parse_assignments
 
@@ -189,7 +190,7 @@ def test_accepted(name, assignment, value):
 
 @pytest.mark.parametrize(("name", "assignment", "problem"), REFUSED)
 def test_refused(name, assignment, problem):
-    with pytest.raises(RecipeError, match=problem):
+    with pytest.raises(RobustzooError, match=problem):
         recipe(name, parse_assignments([assignment]))
 
 
@@ -198,7 +199,7 @@ def test_refused(name, assignment, problem):
     [("0.75,0.5", "do not rise"), ("0.5,0.5", "do not rise"), ("0.05,0.5", "begin within the warm-up")],
 )
 def test_milestones_that_make_no_schedule(milestones, problem):
-    with pytest.raises(RecipeError, match=problem):
+    with pytest.raises(RobustzooError, match=problem):
         recipe(AT, {"lr_schedule": "multistep", "lr_milestones": milestones})
 
 
@@ -236,7 +237,7 @@ def test_setting_a_value_to_itself_changes_nothing(name, field):
     ],
 )
 def test_bad_assignments(assignments, problem):
-    with pytest.raises(RecipeError, match=problem):
+    with pytest.raises(RobustzooError, match=problem):
         parse_assignments(assignments)
 
 
@@ -249,7 +250,7 @@ def test_epochs_become_steps_of_the_chosen_batch():
     made = recipe(AT, {"epochs": "2", "batch_size": "64", "warmup_steps": 10, "attack_warmup_steps": 0})
     assert made.total_steps == 41  # ceil(2 * 1297 / 64)
     assert recipe(AT, {"epochs": 0.5, "warmup_steps": 0, "attack_warmup_steps": 0}).total_steps == 11
-    with pytest.raises(RecipeError, match="both set the training length"):
+    with pytest.raises(RobustzooError, match="both set the training length"):
         recipe(AT, {"epochs": 2, "total_steps": 100})
 
 
@@ -263,9 +264,9 @@ def test_a_data_range_is_a_mean_and_a_deviation(text, mean, std):
     assert (made.name == TI4) == (text == "centered")
     assert made.threat_model == recipe(TI4).threat_model, "epsilon is in pixels, whatever the range"
     for other in ("mean", "std"):
-        with pytest.raises(RecipeError, match="data_range sets mean and std"):
+        with pytest.raises(RobustzooError, match="data_range sets mean and std"):
             recipe(TI4, {"data_range": text, other: (0.5,)})
-    with pytest.raises(RecipeError, match="data_range: 3 is not allowed"):
+    with pytest.raises(RobustzooError, match="data_range: 3 is not allowed"):
         recipe(TI4, {"data_range": 3})
 
 
@@ -289,7 +290,7 @@ def test_equal_changes_have_equal_names_whatever_their_spelling_and_order():
 
 @pytest.mark.parametrize("value", [None, [], {}, object(), b"3", 2.5])
 def test_values_of_a_wrong_type(value):
-    with pytest.raises(RecipeError, match=r"total_steps: .* is not allowed"):
+    with pytest.raises(RobustzooError, match=r"total_steps: .* is not allowed"):
         recipe(AT, {"total_steps": value})
 
 
@@ -297,5 +298,5 @@ def test_values_of_a_wrong_type(value):
 def test_what_json_allows_and_python_does_not(tmp_path, content):
     path = tmp_path / "odd.json"
     path.write_text('{"base_name": "vit_micro2.digits_linf.at_trh", ' + content + "}")
-    with pytest.raises(RecipeError, match=r"recipe file|sources: base_lr"):
+    with pytest.raises(RobustzooError, match=r"recipe file|sources: base_lr"):
         recipe(path)

@@ -13,15 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robustzoo.cards.render import recipe_table
-from robustzoo.registry import (
-    IncompatibleName,
-    Recipe,
-    RecipeError,
-    ThreatModel,
-    UnknownName,
-    all_names,
-    recipe,
-)
+from robustzoo.errors import RobustzooError
+from robustzoo.registry import IncompatibleName, Recipe, ThreatModel, UnknownName, all_names, recipe
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS
 from robustzoo.registry.describe import describe
 from robustzoo.registry.fields import FIELDS, read_value, write_value
@@ -204,13 +197,13 @@ class TestStrictDocuments:
 
     @pytest.mark.parametrize("key", ["schema", "name", "base_name", "total_steps", "loss_weight", "sources"])
     def test_missing_key(self, key):
-        with pytest.raises(RecipeError, match=f"lacks {key}"):
+        with pytest.raises(RobustzooError, match=f"lacks {key}"):
             Recipe.from_json({k: v for k, v in self.document.items() if k != key})
 
     def test_unknown_key_suggests(self):
-        with pytest.raises(RecipeError, match=r"'total_step'.*Did you mean total_steps"):
+        with pytest.raises(RobustzooError, match=r"'total_step'.*Did you mean total_steps"):
             Recipe.from_json(self.document | {"total_step": 3})
-        with pytest.raises(RecipeError, match=r"'base_le' in sources.*base_lr"):
+        with pytest.raises(RobustzooError, match=r"'base_le' in sources.*base_lr"):
             Recipe.from_json(self.document | {"sources": {"base_le": "x"}})
 
     @pytest.mark.parametrize(
@@ -244,12 +237,12 @@ class TestStrictDocuments:
         ],
     )
     def test_wrong_value(self, change, problem):
-        with pytest.raises(RecipeError, match=problem):
+        with pytest.raises(RobustzooError, match=problem):
             Recipe.from_json(self.document | change)
 
     @pytest.mark.parametrize("document", [None, [], "x", 3])
     def test_not_an_object(self, document):
-        with pytest.raises(RecipeError, match="JSON object"):
+        with pytest.raises(RobustzooError, match="JSON object"):
             Recipe.from_json(document)
 
 
@@ -308,7 +301,7 @@ class TestFiles:
     )
     def test_bad_files(self, tmp_path, text, problem):
         path = self.write(tmp_path, text)
-        with pytest.raises(RecipeError, match=problem) as refused:
+        with pytest.raises(RobustzooError, match=problem) as refused:
             recipe(path)
         assert str(path) in str(refused.value) and "--set" not in str(refused.value)
 
@@ -323,7 +316,7 @@ class TestFiles:
         for length in range(1, len(text)):
             path = self.write(tmp_path, text[:length])
             line = len(text[:length].rstrip().splitlines())
-            with pytest.raises(RecipeError, match=f"it is cut off at its end, in line {line};"):
+            with pytest.raises(RobustzooError, match=f"it is cut off at its end, in line {line};"):
                 recipe(path)
 
     def test_a_wrong_base_name_is_said_with_the_file(self, tmp_path):
@@ -339,16 +332,16 @@ class TestFiles:
     def test_a_recipe_file_is_called_json(self, tmp_path):
         path = tmp_path / "mine.txt"
         path.write_text('{"base_name": "vit_micro2.digits_linf.at_base"}')
-        with pytest.raises(RecipeError, match=r"ends in \.json"):
+        with pytest.raises(RobustzooError, match=r"ends in \.json"):
             recipe(str(path))
 
     def test_missing_and_unreadable_files(self, tmp_path):
-        with pytest.raises(RecipeError, match="no recipe file"):
+        with pytest.raises(RobustzooError, match="no recipe file"):
             recipe(tmp_path / "none.json")
-        with pytest.raises(RecipeError, match=r"cannot read.*`robustzoo recipe NAME --json`"):
+        with pytest.raises(RobustzooError, match=r"cannot read.*`robustzoo recipe NAME --json`"):
             recipe(tmp_path)
         (tmp_path / "latin.json").write_bytes(b"\xff\xfe\x00")
-        with pytest.raises(RecipeError, match=r"cannot read.*`robustzoo recipe NAME --json`"):
+        with pytest.raises(RobustzooError, match=r"cannot read.*`robustzoo recipe NAME --json`"):
             recipe(tmp_path / "latin.json")
 
 
@@ -388,7 +381,7 @@ def test_a_training_that_stopped_early_has_another_name():
     assert (short.stop_after, short.total_steps) == (20, made.total_steps)
     assert partial(made, steps=made.total_steps) == made == partial(made)
     assert Recipe.from_json(short.to_json()) == short
-    with pytest.raises(RecipeError, match="stop_after"):
+    with pytest.raises(RobustzooError, match="stop_after"):
         partial(made, steps=made.total_steps + 1)
 
 
@@ -405,7 +398,7 @@ def test_a_training_on_a_part_of_the_data_has_another_name():
     assert both.cost()["images_seen"] == 2 * 64
     assert Recipe.from_json(both.to_json()) == both
     for images in (0, -1, 1_281_168):
-        with pytest.raises(RecipeError, match="training_images"):
+        with pytest.raises(RobustzooError, match="training_images"):
             partial(made, images=images)
 
 
@@ -416,7 +409,7 @@ def test_another_number_of_generated_images_has_another_name():
     assert few.extra_data == "ddpm:5000" and few.name == f"{made.name}+{few.digest[:8]}"
     assert few == recipe(made.name, {"extra_data": "ddpm:5000"})
     assert few == Recipe.from_json(few.to_json()) == partial(few, generated=5_000)
-    with pytest.raises(RecipeError, match="extra_data"):
+    with pytest.raises(RobustzooError, match="extra_data"):
         partial(recipe(DIGITS + "at_trh"), generated=5_000)
 
 
@@ -431,7 +424,7 @@ def test_images_seen_are_original_and_generated():
 def test_a_patch_of_16_has_no_network_for_32_pixels():
     """On 32x32 images the name means the network of overlapping patches of 4, never one of 2x2 patches."""
     document = recipe("vit_b16.imagenet_linf.at_base").to_json()
-    with pytest.raises(RecipeError, match="image_size: 32 does not go with"):
+    with pytest.raises(RobustzooError, match="image_size: 32 does not go with"):
         Recipe.from_json(document | {"image_size": 32})
     for key in ("vit_b16", "vit_l16"):
         assert "patch_size" not in ARCHITECTURES[key].networks[32].model_args
@@ -442,7 +435,7 @@ def test_a_patch_of_16_has_no_network_for_32_pixels():
 def test_a_local_initial_file_is_part_of_the_recipe():
     made = recipe(DIGITS + "at_trh", {"init": f"file:{'a' * 64}"})
     assert made.name != made.base_name
-    with pytest.raises(RecipeError, match="init"):
+    with pytest.raises(RobustzooError, match="init"):
         recipe(DIGITS + "at_trh", {"init": "file:weights.safetensors"})
 
 

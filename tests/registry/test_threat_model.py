@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robustzoo.registry import ThreatModel, ThreatModelError
+from robustzoo.errors import RobustzooError
+from robustzoo.registry import ThreatModel
 
 ACCEPTED = [
     ("linf:8/255", "linf", Fraction(8, 255), "linf:8/255"),
@@ -83,13 +84,13 @@ def test_accepted_texts(text, norm, epsilon, canonical):
 
 @pytest.mark.parametrize(("text", "problem"), REFUSED)
 def test_refused_texts_say_why(text, problem):
-    with pytest.raises(ThreatModelError, match=problem):
+    with pytest.raises(RobustzooError, match=problem):
         ThreatModel.parse(text)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, "8/255", None, True])
 def test_inexact_radii_are_refused(epsilon):
-    with pytest.raises(ThreatModelError, match="not exact"):
+    with pytest.raises(RobustzooError, match="not exact"):
         ThreatModel("linf", epsilon)
 
 
@@ -114,7 +115,7 @@ def test_text_round_trips(norm, numerator, denominator):
 def test_parse_is_total(text):
     try:
         threat_model = ThreatModel.parse(text)
-    except ThreatModelError:
+    except RobustzooError:
         return
     assert ThreatModel.parse(str(threat_model)) == threat_model
 
