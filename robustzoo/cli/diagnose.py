@@ -321,8 +321,8 @@ def lambda_sweep(
 ) -> None:
     """Train digits recipes with several lambdas and draw accuracy against lambda.
 
-    Needs a checkout of the repository (training/train.py). Measured on images kept out of training, never on
-    test images: a lambda may be chosen by the result.
+    Needs the extra `train` (DeepSpeed). Measured on images kept out of training, never on test images: a
+    lambda may be chosen by the result.
     """
     from robustzoo.studies.lambda_sweep import LAMBDAS, run_sweep
     from robustzoo.studies.lambda_sweep.planning import read_lambdas, read_losses

@@ -18,10 +18,10 @@ from robustzoo.diagnostics.results import write_csv
 from robustzoo.studies.lambda_sweep.planning import (
     LAMBDAS,
     LOSSES,
+    TRAINER,
     Run,
     SweepError,
     check_place,
-    find_trainer,
     plan,
     stored_result,
 )
@@ -42,7 +42,7 @@ def run_sweep(
     steps: int | None = None,
     seed: int = 0,
     resume: bool = False,
-    trainer: Path | None = None,
+    trainer: Sequence[str] = TRAINER,
     say: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Train and measure one model per loss and lambda; write lambda_sweep.csv and .png into `out`.
@@ -53,20 +53,19 @@ def run_sweep(
         lambdas: weights of the trace, each above 0.
         steps: optimizer steps of each training; its warm-ups shrink in proportion. Default: the recipe's.
         seed: of every training and of the attacks that measure.
-        trainer: the training command; default: training/train.py of the checkout that this package is in.
+        trainer: the training command, behind `python`.
         say: gets a line per stage.
 
     Returns:
         The rows of the table (see `measure.COLUMNS`), by loss and lambda.
 
     Raises:
-        SweepError: bad arguments, a folder in use, no checkout, or a result of other settings.
+        SweepError: bad arguments, a folder in use, or a result of other settings.
         TrainingFailed: training ended with an error; repeat with `resume`.
     """
     out = Path(out)
     runs = plan(out, losses=losses, lambdas=lambdas, steps=steps, seed=seed)
     check_place(out, resume=resume)
-    trainer = find_trainer() if trainer is None else trainer
     known = [stored_result(run) for run in runs]  # refused before hours are spent
 
     # Only here, and before any training: they load torch and matplotlib, and bad arguments are told at once.
@@ -91,7 +90,7 @@ def run_sweep(
     return rows
 
 
-def train(run: Run, trainer: Path) -> None:
+def train(run: Run, trainer: Sequence[str]) -> None:
     """Run the training command to its end, with its output in the log.
 
     Raises:
