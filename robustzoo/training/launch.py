@@ -128,33 +128,35 @@ class Launch:
                 f"over {world_size}); the nearest that do: {', '.join(map(str, near))}"
             )
         launch = cls(world_size, micro, zero_stage, **settings)
-        if (reason := launch._contradiction(recipe)) is not None:
-            raise RobustzooError(reason)
+        for does_not_go, reason in launch._contradictions(recipe):
+            if does_not_go:
+                raise RobustzooError(reason)
         return launch
 
-    def _contradiction(self, recipe: Recipe) -> str | None:
+    def _contradictions(self, recipe: Recipe) -> list[tuple[bool, str]]:
         """What does not go together, and what to use instead."""
-        if self.zero_stage == 3 and recipe.awp_delta is not None:
-            return (
+        return [
+            (
+                self.zero_stage == 3 and recipe.awp_delta is not None,
                 f"{recipe.name} has AWP, which scales every weight by its own norm, and ZeRO 3 leaves no "
-                "process a whole weight: use --zero 2, which shards all but the weights"
-            )
-        if self.zero_stage == 3 and self.compile:
-            return (
+                "process a whole weight: use --zero 2, which shards all but the weights",
+            ),
+            (
+                self.zero_stage == 3 and self.compile,
                 "--compile traces whole weights, and ZeRO 3 gathers them in hooks that no graph holds: use "
-                "--zero 2, or leave --compile out"
-            )
-        if self.zero_stage == 0 and self.offload != "none":
-            return (
+                "--zero 2, or leave --compile out",
+            ),
+            (
+                self.zero_stage == 0 and self.offload != "none",
                 "--offload optimizer moves the partition that a process updates, and ZeRO 0 has none: use "
-                "--zero 1"
-            )
-        if self.zero_stage == 0 and self.precision == "fp16":
-            return (
+                "--zero 1",
+            ),
+            (
+                self.zero_stage == 0 and self.precision == "fp16",
                 "--precision fp16 scales its loss in DeepSpeed's ZeRO optimizer, which ZeRO 0 does without: "
-                "use --zero 1, or --precision bf16"
-            )
-        return None
+                "use --zero 1, or --precision bf16",
+            ),
+        ]
 
     def accumulation(self, recipe: Recipe) -> int:
         """Engine calls per optimizer step."""

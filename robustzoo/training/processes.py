@@ -167,30 +167,35 @@ def told(run: RunFolder, group: Processes):
         yield
     except RefusedByRankZero:  # rank 0 tells
         raise
-    except RobustzooError as error:
-        raise TrainingStopped(_words(str(error), run, group)) from error
-    except OSError as error:
-        raise TrainingStopped(_words(f"cannot write or read: {error}", run, group)) from error
-    except RuntimeError as error:
-        if not is_of_a_lost_process(error, group):
+    except BaseException as error:
+        reason, status = _reason(error, group)
+        if reason is None:
             say(how_to_go_on(run, group))
             raise
-        reason = f"another of the {group.world_size} processes has ended; its own words tell why ({error})"
-        raise TrainingStopped(_words(" ".join(reason.split()), run, group)) from error
-    except KeyboardInterrupt as error:
-        raise TrainingStopped(_words("interrupted", run, group), 128 + signal.SIGINT) from error
-    except _Terminated as error:
-        lost = ", or of a launcher that has lost another process" if group.world_size > 1 else ""
-        reason = f"ended by SIGTERM, the signal of a scheduler{lost}"
-        raise TrainingStopped(_words(reason, run, group), 128 + signal.SIGTERM) from error
-    except BaseException:
-        say(how_to_go_on(run, group))
-        raise
+        who = "" if group.is_main else f"process {group.rank}: "
+        raise TrainingStopped(f"{who}{reason}\n{how_to_go_on(run, group)}", status) from error
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def is_of_a_lost_process(error: Exception, group: Processes) -> bool:
+def _reason(error: BaseException, group: Processes) -> tuple[str | None, int]:
+    """Why a training ends, in words, and the status of its process; None: by a fault of ours."""
+    if isinstance(error, RobustzooError):
+        return str(error), 1
+    if isinstance(error, OSError):
+        return f"cannot write or read: {error}", 1
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 128 + signal.SIGINT
+    if isinstance(error, _Terminated):
+        lost = ", or of a launcher that has lost another process" if group.world_size > 1 else ""
+        return f"ended by SIGTERM, the signal of a scheduler{lost}", 128 + signal.SIGTERM
+    if is_of_a_lost_process(error, group):
+        told = f"another of the {group.world_size} processes has ended; its own words tell why ({error})"
+        return " ".join(told.split()), 1
+    return None, 1
+
+
+def is_of_a_lost_process(error: BaseException, group: Processes) -> bool:
     """Whether an error says that another process does not answer."""
     return group.world_size > 1 and isinstance(error, RuntimeError) and bool(_LOST.search(str(error)))
 
@@ -217,8 +222,3 @@ def command(world_size: int) -> list[str]:
 
 def _terminate(number: int, frame: object) -> None:
     raise _Terminated
-
-
-def _words(reason: str, run: RunFolder, group: Processes) -> str:
-    who = "" if group.is_main else f"process {group.rank}: "
-    return f"{who}{reason}\n{how_to_go_on(run, group)}"

@@ -1,19 +1,8 @@
-"""Adversarially train a model of the zoo, from its registry name, and export it: the loop.
-
-    python training/train.py vit_micro2.digits_linf.at_trh --out RUN                             (one process)
-    deepspeed --num_accelerators 2 training/train.py vit_micro2.digits_linf.at_trh --out RUN
-    deepspeed training/train.py vit_l16.imagenet_linf.trades_trh --data IMAGENET --out RUN --micro-batch 32
-
-Cost per image, with F a forward pass, B a backward pass to the input, T a full training pass and n the
-recipe's attack steps: AT n (F + B) + T, TRADES F + n (F + B) + 2 T; the trace of the Hessian adds none, AWP
-as much as the training pass. The run says what that comes to before it starts. ViT-Micro/2 on digits: about
-6 minutes on one core.
+"""The training loop: from a plan to checkpoints, a log and the model folder.
 
 A recipe holds the science, flags hold the hardware: every layout of a batch over processes and micro-batches
 trains the same model up to rounding. A run that was killed goes on with --resume and ends with the same
-weights, bit for bit on one machine. RUN gets config.json, metrics.jsonl (`robustzoo plot RUN` draws it),
-checkpoints/ (pickles: resume and export only runs of your own) and the model folder, model/. See
-docs/training.md.
+weights, bit for bit on one machine. See docs/training.md.
 """
 
 from __future__ import annotations
