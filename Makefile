@@ -5,8 +5,11 @@ BIN := $(VENV)/bin
 # One thread a process: results on CPU then do not depend on the number of cores, and tests do not fight for them.
 # Tests run in two processes, a file each at a time: some hold temporary states for the whole file.
 export OMP_NUM_THREADS ?= 1
+# Packages whose docstrings `make docs` shows; the command line documents itself (`robustzoo --help`).
+DOCUMENTED := robustzoo $(addprefix robustzoo.,attacks cards data diagnostics evaluation hub models objectives \
+  registry reports studies training verification)
 
-.PHONY: demo test test-slow verify-cards lint wheel clean
+.PHONY: demo test test-slow verify-cards lint docs wheel clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "robustzoo needs Python 3.10 or newer; set PYTHON=...")'
@@ -31,6 +34,11 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The reference of the Python interface, from the docstrings.
+docs: $(VENV)/.installed
+	rm -rf build/docs
+	$(BIN)/python -m pdoc --docformat google --output-directory build/docs $(DOCUMENTED)
 
 # Builds the wheel, installs it in a clean environment away from the sources, and loads every bundled model.
 wheel: $(VENV)/.installed

@@ -74,7 +74,7 @@ def ours(method: str, batch: int, precision: str, group: processes.Processes) ->
     model.validate_pixels = False
     engine = zero.build_engine(plan, launch, model, objective.weight_decay)
     average = None if plan.swa_decay is None else zero.weight_average(engine, model, plan.swa_decay)
-    take_step = Step(objective, model, engine, Passes(engine, launch), group, average, seed=0)
+    take_step = Step(objective, engine, Passes(engine, launch), group, average, seed=0)
     x, y = images(batch, group.device)
     ids = torch.arange(batch, device=group.device)
     step = plan.total_steps // 2  # beyond all warm-ups

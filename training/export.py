@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout
 
-from robustzoo.training.__main__ import export
+from robustzoo.training.__main__ import export, main
 
 if __name__ == "__main__":
-    export()
+    main(export)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout
 
-from robustzoo.training.__main__ import train
+from robustzoo.training.__main__ import main
 
 if __name__ == "__main__":
-    train()
+    main()

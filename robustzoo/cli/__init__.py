@@ -21,6 +21,7 @@ _COMMANDS = {
     "ls": "zoo",
     "show": "zoo",
     "recipe": "zoo",
+    "train": "train",
     "evaluate": "evaluate",
     "evidence": "evidence",
     "verify": "verify",

@@ -77,8 +77,8 @@ def lambda_sweep(
 ) -> None:
     """Train digits recipes with several lambdas and draw accuracy against lambda.
 
-    Needs a checkout of the repository (training/train.py). Measured on images kept out of training, never on
-    test images: a lambda may be chosen by the result.
+    Needs the extra `train` (DeepSpeed). Measured on images kept out of training, never on test images: a
+    lambda may be chosen by the result.
     """
     chosen = LAMBDAS if lambdas is None else read_lambdas(lambdas)
     runs = plan(out, losses=read_losses(losses), lambdas=chosen, steps=steps, seed=seed)

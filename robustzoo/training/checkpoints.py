@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from robustzoo import atomic_files
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.digests import sha256_file
-from robustzoo.training.best import NO_READING, Best
 
 _TEMPORARY, _DISCARDED, _MANIFEST = ".writing-", ".discarded-", "manifest.json"
 _NAME = re.compile(r"step_([0-9]{8,})")
@@ -26,8 +26,32 @@ def averages_file(rank: int | None) -> str:
     return f"averaged_weights{'' if rank is None else f'_rank{rank:05d}'}.safetensors"
 
 
-class RunFolderError(ValueError):
-    """A run folder that cannot be used as asked."""
+@dataclass(frozen=True)
+class Best:
+    """The highest held-out robust accuracy so far: which checkpoint to keep, and when to stop early.
+
+    Attributes:
+        step: optimizer steps done at that reading; 0 before any.
+        accuracy: in [0, 1].
+        readings_since: readings since then that were no higher.
+    """
+
+    step: int = 0
+    accuracy: float = -1.0
+    readings_since: int = 0
+
+    def after(self, step: int, accuracy: float) -> Best:
+        """With one more reading; of equal ones the first stays the best."""
+        if accuracy > self.accuracy:
+            return Best(step, accuracy)
+        return Best(self.step, self.accuracy, self.readings_since + 1)
+
+    def stops(self, patience: int | None) -> bool:
+        """Whether `patience` readings in a row brought nothing; never where it is None."""
+        return patience is not None and self.readings_since >= patience
+
+
+NO_READING = Best()
 
 
 class Checkpoints:
@@ -102,7 +126,7 @@ class Checkpoints:
         """Step of the newest checkpoint, None where there is none.
 
         Raises:
-            RunFolderError: it is not whole. It was when it got its name, so something happened to it, and the
+            RobustzooError: it is not whole. It was when it got its name, so something happened to it, and the
                 one before is no silent substitute.
         """
         steps = self._steps()
@@ -114,23 +138,43 @@ class Checkpoints:
         folder = self.checkpoint(steps[-1])
         doomed = [self.checkpoint(step).name for step in steps if before is None or step > before]
         go_on = "begin at step 0" if before is None else f"go on from {self.checkpoint(before).name}"
-        raise RunFolderError(
+        raise RobustzooError(
             f"the checkpoint {folder} is damaged: {damage}; restore it, or delete {' and '.join(doomed)} to "
             f"{go_on}"
         )
+
+    def chosen(self, *, best: bool) -> int:
+        """The step of the checkpoint to export, the newest or the best.
+
+        Raises:
+            RobustzooError: no checkpoint, a damaged newest one, or no validation yet.
+        """
+        run, step = self.checkpoints.parent, self.newest_step()
+        if step is None:
+            raise RobustzooError(f"{run} has no checkpoint; train first, or continue with --resume")
+        if not best:
+            return step
+        step = self.best(step).step
+        if step == 0:
+            raise RobustzooError(f"{run} has no validation yet, and so no best checkpoint; train on")
+        if not self.checkpoint(step).is_dir():
+            raise RobustzooError(
+                f"the best checkpoint, {self.checkpoint(step)}, is not there; restore it, or leave out --best"
+            )
+        return step
 
     def check_intact(self, step: int) -> None:
         """Read the checkpoint after `step` steps, every byte.
 
         Raises:
-            RunFolderError: it is not there, or a file of it is not the one that was written.
+            RobustzooError: it is not there, or a file of it is not the one that was written.
         """
         folder = self.checkpoint(step)
         if (damage := self._damage(step)) is not None:
-            raise RunFolderError(f"the checkpoint {folder} is damaged: {damage}; restore it")
+            raise RobustzooError(f"the checkpoint {folder} is damaged: {damage}; restore it")
         for name, file in self._files(step).items():
             if sha256_file(folder / name) != file["sha256"]:
-                raise RunFolderError(
+                raise RobustzooError(
                     f"{folder / name} is damaged: it has not the sha256 it was written with; restore it, or "
                     f"delete {folder} to go on from the checkpoint before"
                 )

@@ -1,10 +1,13 @@
-"""The images of a run: originals, generated ones mixed in, their order, and those held out."""
+"""The images of a run: originals, generated ones mixed in, their order, those held out, broken ones."""
 
 from __future__ import annotations
 
 import hashlib
+import threading
 from dataclasses import dataclass, replace
 from typing import Any
+
+from torch import Tensor
 
 from robustzoo.data import (
     DataError,
@@ -19,9 +22,10 @@ from robustzoo.data.readers.generated_images import GeneratedImages
 from robustzoo.registry import Recipe
 from robustzoo.registry.recipes import partial
 from robustzoo.registry.rules import generated_images
-from robustzoo.training.arguments import Job
-from robustzoo.training.readable_images import ReadableImages
+from robustzoo.training.metrics import say
+from robustzoo.training.plan import Plan
 
+MOST_SKIPPED = 0.01  # of the images; more is no accident of single files, but a wrong folder or a bad disk
 _LOOKED_AT = 16  # images whose pixels a digest covers: reading all of ImageNet takes minutes
 
 
@@ -77,15 +81,16 @@ def digest(images: ImageDataset) -> str:
     return hashlib.sha256(images.labels.astype("<i8").tobytes() + bytes.fromhex(looked_at)).hexdigest()
 
 
-def open_training_data(recipe: Recipe, job: Job) -> TrainingData:
-    """Open the images that `recipe` trains on, from the folders of the command line.
+def open_training_data(plan: Plan) -> TrainingData:
+    """Open the images that the plan's recipe trains on, from the folders of the command line.
 
     Raises:
         DataError, MissingData: absent, damaged or unfitting data.
     """
-    images = load_dataset(recipe.training_data, job.data, "train")
-    holdout = load_dataset(recipe.training_data, job.data, "holdout")
-    if job.skip_corrupt:
+    recipe, flags = plan.recipe, plan.flags
+    images = load_dataset(recipe.training_data, flags.data, "train")
+    holdout = load_dataset(recipe.training_data, flags.data, "holdout")
+    if flags.skip_corrupt:
         images, holdout = ReadableImages(images), ReadableImages(holdout)
     if recipe.batch_size > len(images):
         raise DataError(
@@ -100,18 +105,66 @@ def open_training_data(recipe: Recipe, job: Job) -> TrainingData:
             "set training_images=none"
         )
     recipe = partial(recipe, images=at_hand)
-    order = TrainingOrder(len(images), recipe.batch_size, job.seed)
+    order = TrainingOrder(len(images), recipe.batch_size, flags.seed)
     data = TrainingData(recipe, images, images, order, holdout)
     if recipe.extra_data == "none":
         return data
-    generated = GeneratedImages(job.extra_data, images.image_shape, images.num_classes)
+    generated = GeneratedImages(flags.extra_data, images.image_shape, images.num_classes)
     expected = generated_images(recipe.extra_data)
     if ":" in recipe.extra_data and len(generated) != expected:
         raise DataError(
-            f"{recipe.name} is a training with {expected:,} generated images, but {job.extra_data} has "
+            f"{recipe.name} is a training with {expected:,} generated images, but {flags.extra_data} has "
             f"{len(generated):,}: give the file it was made with, or set extra_data=ddpm"
         )
     recipe = partial(recipe, generated=len(generated))
-    order = MixedOrder(len(images), len(generated), recipe.batch_size, recipe.extra_fraction, job.seed)
+    order = MixedOrder(len(images), len(generated), recipe.batch_size, recipe.extra_fraction, flags.seed)
     mixed = MixedImages(images, generated)
     return replace(data, recipe=recipe, images=mixed, order=order, generated=generated)
+
+
+class ReadableImages(ImageDataset):
+    """A data set in which an image that cannot be read is replaced by the next one that can.
+
+    Each broken image is named once on stderr, with what it lacks and which image stands in. What stands in
+    depends on the data alone, so that a resumed run is the uninterrupted one.
+
+    Raises DataError where more than MOST_SKIPPED of the images, and more than one, are broken.
+    """
+
+    def __init__(self, images: ImageDataset) -> None:
+        super().__init__(images.key, images.split, images.labels, images.image_shape, images.classes)
+        self.images = images
+        self.shortfall = images.shortfall
+        self.skipped: dict[int, str] = {}
+        self._lock = threading.Lock()  # images are read by several threads
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return self._readable(i, lambda j: self.images[j])
+
+    def training_item(self, i: int, seed: int, epoch: int, augmentation: str) -> tuple[Tensor, int]:
+        return self._readable(i, lambda j: self.images.training_item(j, seed, epoch, augmentation))
+
+    def _image(self, i: int) -> Tensor:
+        return self[i][0]
+
+    def _readable(self, i: int, read) -> tuple[Tensor, int]:
+        for step in range(len(self)):
+            j = (i + step) % len(self)
+            try:
+                return read(j)
+            except DataError as error:
+                self._skip(j, error)
+        raise DataError(f"none of the {len(self):,} images can be read")
+
+    def _skip(self, i: int, error: DataError) -> None:
+        with self._lock:
+            if i in self.skipped:
+                return
+            self.skipped[i] = str(error)
+            say(f"skipped, the next readable image stands in: {error}")
+            if len(self.skipped) > max(1, MOST_SKIPPED * len(self)):
+                raise DataError(
+                    f"{len(self.skipped)} of {len(self):,} images cannot be read, more than the "
+                    f"{MOST_SKIPPED:.0%} that --skip-corrupt passes over; mend or remove them. "
+                    f"The last: {error}"
+                ) from error

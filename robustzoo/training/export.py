@@ -1,17 +1,13 @@
-"""From a run to its model folder: `python training/export.py RUN` writes RUN/model from its last checkpoint.
+"""From a run to its model folder: RUN/model from its last checkpoint, or RUN/model_best from its best.
 
-`--best` takes the checkpoint of the highest robust accuracy on held-out images, and writes RUN/model_best.
-
-train.py does the same at its end. What is written is read back and must give the same logits bit for bit: the
-file that is evaluated and published is the model that was trained.
+A training does the same at its end. What is written is read back and must give the same logits bit for bit:
+the file that is evaluated and published is the model that was trained.
 
 Checkpoints are pickles that DeepSpeed wrote, which can run code when opened: export only runs of your own.
 """
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,15 +23,10 @@ from robustzoo.models.pixel_model import PixelModel, pixel_model
 from robustzoo.registry import Recipe
 from robustzoo.registry.recipes import partial
 from robustzoo.training.checkpoints import averages_file
-from robustzoo.training.chosen_checkpoint import chosen, parse
-from robustzoo.training.run_folder import RunFolder, RunFolderError, hash_file
+from robustzoo.training.run_folder import RunFolder, export_command, hash_file
 
 _PREFIX = "pixel_model."  # the engine wraps FeaturesAndLogits, whose only child this is
 _CHECKED_IMAGES = 4
-
-
-class ExportError(ValueError):
-    """Weights that cannot be exported, or that came back changed."""
 
 
 def export_model(folder: Path, recipe: Recipe, weights: Mapping[str, Tensor]) -> str:
@@ -49,7 +40,7 @@ def export_model(folder: Path, recipe: Recipe, weights: Mapping[str, Tensor]) ->
         weights: PixelModel's float32 state by name, on any device.
 
     Raises:
-        ExportError: the folder read back gives other logits. RobustzooError: see `write_folder`.
+        RobustzooError: the folder read back gives other logits. Also as `write_folder`.
     """
     model = pixel_model(recipe)
     model.load_state_dict({name: tensor.detach().cpu() for name, tensor in weights.items()}, strict=True)
@@ -57,9 +48,9 @@ def export_model(folder: Path, recipe: Recipe, weights: Mapping[str, Tensor]) ->
     hash_file(folder).unlink(missing_ok=True)  # none is better than that of other weights
     digest = write_folder(folder, model, recipe, overwrite=True)
     if not torch.equal(_logits(read_folder(folder, sha256=digest)), _logits(model)):
-        raise ExportError(
+        raise RobustzooError(
             f"{folder} read back gives other logits than the trained model; do not use it, and export "
-            f"it again: python training/export.py {shlex.quote(str(folder.parent))}"
+            f"it again: {export_command(folder.parent)}"
         )
     atomic_files.write_text(hash_file(folder), f"{digest}  {folder.name}/model.safetensors\n")
     return digest
@@ -72,11 +63,11 @@ def export_run(run: RunFolder, *, best: bool = False) -> tuple[Path, int, str]:
         The model folder, the optimizer steps done, and the SHA-256 of the weights.
 
     Raises:
-        RunFolderError: no run or no checkpoint there, a damaged one, or no validation yet.
+        RobustzooError: no run or no checkpoint there, a damaged one, or no validation yet.
     """
-    step, folder = chosen(run, best=best)
+    recipe, step = Recipe.from_json(run.settings()["recipe"]), run.chosen(best=best)
     run.check_intact(step)
-    recipe = Recipe.from_json(run.settings()["recipe"])
+    folder = run.model_best if best else run.model
     weights = checkpoint_weights(run.checkpoint(step))
     return folder, step, export_model(folder, partial(recipe, steps=step), weights)
 
@@ -87,7 +78,7 @@ def checkpoint_weights(folder: Path) -> dict[str, Tensor]:
     In ZeRO 0, 1 and 2 every rank holds all weights, in ZeRO 3 each a part, which are put together here.
 
     Raises:
-        ExportError: DeepSpeed's files are absent or hold something else.
+        RobustzooError: DeepSpeed's files are absent or hold something else.
     """
     path = folder / "mp_rank_00_model_states.pt"
     if path.is_file():
@@ -97,13 +88,13 @@ def checkpoint_weights(folder: Path) -> dict[str, Tensor]:
 
         state = get_fp32_state_dict_from_zero_checkpoint(str(folder.parent), tag=folder.name)
     else:
-        raise ExportError(
+        raise RobustzooError(
             f"{folder} has neither {path.name} nor the files of ZeRO 3; it is no checkpoint of a training. "
             "Delete it to export the one before"
         )
     strays = [name for name in state if not name.startswith(_PREFIX)]
     if strays:
-        raise ExportError(
+        raise RobustzooError(
             f"{folder} holds weights that are not of the model: {', '.join(strays[:4])}. "
             "Export with the robustzoo that trained it"
         )
@@ -125,17 +116,3 @@ def _averages(folder: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 @torch.no_grad()
 def _logits(model: PixelModel) -> Tensor:
     return model(uniform(0, torch.arange(_CHECKED_IMAGES), "export", model.input_shape))
-
-
-def main(argv: list[str] | None = None) -> int:
-    given = parse(argv)
-    try:
-        folder, step, digest = export_run(RunFolder(given.run), best=given.best)
-    except (RunFolderError, ExportError, RobustzooError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: {given.run} cannot be read, or its model written: {error}", file=sys.stderr)
-        return 1
-    print(f"{folder}: weights after {step:,} steps, sha256 {digest}")
-    return 0

@@ -1,17 +1,74 @@
-"""How a recipe is laid out on hardware: processes, micro-batches, ZeRO stage, precision."""
+"""How a recipe is laid out on hardware: the processes of a launcher, micro-batches, ZeRO stage, precision."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
+from robustzoo.errors import RobustzooError
 from robustzoo.registry import Recipe
 
 PRECISIONS = ("float32", "bf16", "fp16")
 OFFLOADS = ("none", "optimizer")
+_WHOLE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
+_NEEDED = (*_WHOLE, "MASTER_ADDR")
+_START = (
+    "start the processes with `deepspeed training/train.py ...` or `torchrun ... training/train.py ...`, or "
+    "unset RANK and WORLD_SIZE for one process"
+)
 
 
-class LaunchError(ValueError):
-    """Hardware flags that do not fit the recipe, or one another."""
+@dataclass(frozen=True)
+class Launcher:
+    """What a launcher tells this process through its environment; as it stands here without one.
+
+    Attributes:
+        rank: 0 to world_size - 1.
+        local_rank: the same among the processes of this machine.
+        neighbours: processes on this machine.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    neighbours: int = 1
+
+    @classmethod
+    def read(cls) -> Launcher:
+        """From the environment, before the processes meet.
+
+        Raises:
+            RobustzooError: variables that are missing or no whole numbers, or a rank not below WORLD_SIZE.
+        """
+        given = os.environ
+        if "RANK" not in given and "WORLD_SIZE" not in given:
+            return cls()
+        if missing := [name for name in _NEEDED if not given.get(name)]:
+            there = "RANK" if "RANK" in given else "WORLD_SIZE"
+            raise RobustzooError(
+                f"the environment has {there}, as a launcher sets it, but no {', '.join(missing)}: {_START}"
+            )
+        for name in _WHOLE:
+            if not given[name].isdecimal():
+                raise RobustzooError(f"{name} is {given[name]!r}; expected a whole number: {_START}")
+        rank, world_size = int(given["RANK"]), int(given["WORLD_SIZE"])
+        if rank >= world_size:
+            raise RobustzooError(
+                f"RANK is {rank}; expected a number below WORLD_SIZE, which is {world_size}: {_START}"
+            )
+        neighbours = int(given.get("LOCAL_WORLD_SIZE") or given.get("LOCAL_SIZE") or 1)
+        return cls(rank, world_size, int(given["LOCAL_RANK"]), neighbours)
+
+
+def speaks() -> bool:
+    """Whether this process is to tell why nothing is started: of those of a launcher, rank 0 alone.
+
+    Outside a launcher, where a RANK may be left over from one, every process does.
+    """
+    try:
+        return Launcher.read().rank == 0
+    except RobustzooError:
+        return True
 
 
 @dataclass(frozen=True)
@@ -52,12 +109,12 @@ class Launch:
             settings: the fields from `precision` on.
 
         Raises:
-            LaunchError: the batch is not a whole number of micro-batches on every process, or settings that
-                do not go together or with the recipe.
+            RobustzooError: the batch is not a whole number of micro-batches on every process, or settings
+                that do not go together or with the recipe.
         """
         batch = recipe.batch_size
         if batch % world_size:
-            raise LaunchError(
+            raise RobustzooError(
                 f"the batch of {batch} does not divide evenly over {world_size} processes; "
                 f"choose --batch-size as a multiple of {world_size}, or another number of processes"
             )
@@ -66,36 +123,40 @@ class Launch:
         if share % micro:
             divisors = [d for d in range(1, share + 1) if share % d == 0]
             near = sorted(sorted(divisors, key=lambda d: abs(d - micro))[:3])
-            raise LaunchError(
+            raise RobustzooError(
                 f"--micro-batch {micro} does not divide the {share} samples of each process (batch {batch} "
                 f"over {world_size}); the nearest that do: {', '.join(map(str, near))}"
             )
         launch = cls(world_size, micro, zero_stage, **settings)
-        launch.refuse_what_does_not_go_together(recipe)
+        for does_not_go, reason in launch._contradictions(recipe):
+            if does_not_go:
+                raise RobustzooError(reason)
         return launch
 
-    def refuse_what_does_not_go_together(self, recipe: Recipe) -> None:
-        """Raises LaunchError with what to use instead."""
-        if self.zero_stage == 3 and recipe.awp_delta is not None:
-            raise LaunchError(
+    def _contradictions(self, recipe: Recipe) -> list[tuple[bool, str]]:
+        """What does not go together, and what to use instead."""
+        return [
+            (
+                self.zero_stage == 3 and recipe.awp_delta is not None,
                 f"{recipe.name} has AWP, which scales every weight by its own norm, and ZeRO 3 leaves no "
-                "process a whole weight: use --zero 2, which shards all but the weights"
-            )
-        if self.zero_stage == 3 and self.compile:
-            raise LaunchError(
+                "process a whole weight: use --zero 2, which shards all but the weights",
+            ),
+            (
+                self.zero_stage == 3 and self.compile,
                 "--compile traces whole weights, and ZeRO 3 gathers them in hooks that no graph holds: use "
-                "--zero 2, or leave --compile out"
-            )
-        if self.zero_stage == 0 and self.offload != "none":
-            raise LaunchError(
+                "--zero 2, or leave --compile out",
+            ),
+            (
+                self.zero_stage == 0 and self.offload != "none",
                 "--offload optimizer moves the partition that a process updates, and ZeRO 0 has none: use "
-                "--zero 1"
-            )
-        if self.zero_stage == 0 and self.precision == "fp16":
-            raise LaunchError(
+                "--zero 1",
+            ),
+            (
+                self.zero_stage == 0 and self.precision == "fp16",
                 "--precision fp16 scales its loss in DeepSpeed's ZeRO optimizer, which ZeRO 0 does without: "
-                "use --zero 1, or --precision bf16"
-            )
+                "use --zero 1, or --precision bf16",
+            ),
+        ]
 
     def accumulation(self, recipe: Recipe) -> int:
         """Engine calls per optimizer step."""

@@ -1,4 +1,4 @@
-"""The two kinds of pass of a step: the attack on frozen weights, and the training pass through the engine.
+"""The passes of a step: the attack on frozen weights, training through the engine, AWP on perturbed weights.
 
 | precision | matrix products, convolutions | weights, optimizer, losses, traces, head, pixels, epsilon |
 |-----------|-------------------------------|-----------------------------------------------------------|
@@ -13,19 +13,24 @@ flags that stay as they are let it be compiled once. TRADES' clean target has no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from robustzoo.models.pixel_model import FeaturesAndLogits
+from robustzoo.objectives.objective import Objective
+from robustzoo.objectives.weight_perturbation import perturbed
 from robustzoo.training.launch import Launch
+from robustzoo.training.processes import Processes
 
 COMPUTE_DTYPES = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 # The gradient of an attack in fp16 is scaled by this, since small ones would be 0 there: a direction is all
 # that the attack takes from it. Softmax gradients are at most 1 an image, 65,504 is the largest number.
 FP16_ATTACK_SCALE = 2.0**10
 COMPILER = "inductor"
+MicroBatch = tuple[Tensor, Tensor, Tensor]  # x, x_adv (B, C, H, W); y (B,) or (B, K)
 
 
 class Logits(nn.Module):
@@ -95,3 +100,28 @@ class Passes:
             yield
         finally:
             network.set_grad_checkpointing(False)
+
+    @contextmanager
+    def perturbed_weights(
+        self, objective: Objective, processes: Processes, micro_batches: Sequence[MicroBatch], *, step: int
+    ):
+        """The weights of AWP inside the block, where the recipe has it at this step; else the weights as they
+        are.
+
+        Take the gradients inside and the optimizer's step outside: a step at perturbed weights would be
+        undone. The direction is that of the whole batch, all micro-batches and ranks, so that its layout does
+        not change the result.
+        """
+        if not objective.ascends(step):
+            yield
+            return
+        total: list[Tensor] = []
+        for x, x_adv, y in micro_batches:
+            with self.recomputing():
+                parameters, directions = objective.ascent(self._engine.module.pixel_model, x, x_adv, y)
+            total = [a.add_(b) for a, b in zip(total, directions, strict=True)] if total else directions
+        for direction in total:
+            processes.mean(direction)
+        with perturbed(parameters, total, objective.recipe.awp_delta):
+            del total, directions  # the moves are made: no need to keep them through the backward pass
+            yield

@@ -1,20 +1,20 @@
-"""One optimizer step: attack every micro-batch, train on all through the engine, update the weights."""
+"""One optimizer step: its rate, the attack on every micro-batch, training on all, the update; its cost."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
-from robustzoo.models.pixel_model import PixelModel
 from robustzoo.objectives.objective import Objective
 from robustzoo.objectives.weight_averaging import WeightAverage
+from robustzoo.registry import Recipe
 from robustzoo.training import zero
 from robustzoo.training.passes import Passes
-from robustzoo.training.perturbation import perturbed_weights
 from robustzoo.training.processes import Processes
 
 
@@ -43,7 +43,6 @@ class Step:
     """What the steps of a training share; calling it is one step."""
 
     objective: Objective
-    model: PixelModel
     engine: object
     passes: Passes
     processes: Processes
@@ -67,7 +66,7 @@ class Step:
         for epochs, ids, x, y in micro_batches:
             x_adv = objective.attack(passes.attack, x, y, step=step, seed=self.seed, epochs=epochs, ids=ids)
             attacked.append((x, x_adv, y))
-        with perturbed_weights(objective, self.model, self.processes, passes, attacked, step=step):
+        with passes.perturbed_weights(objective, self.processes, attacked, step=step):
             for x, x_adv, y in attacked:
                 features, logits = passes.train(objective.inputs(x, x_adv))
                 terms = objective.terms(features, logits, y, step=step)
@@ -79,3 +78,40 @@ class Step:
             self.average.update()
         means = self.processes.mean(torch.stack(terms_of).mean(dim=0)).tolist()
         return Outcome(dict(zip(terms, means, strict=True)), gradient_norm, skipped)
+
+
+def learning_rate(recipe: Recipe, step: int) -> float:
+    """Learning rate of optimizer step `step` (0 is the first): linear warm-up, then the recipe's decay.
+
+    Step t < warmup_steps has base_lr (t + 1) / warmup_steps, so that no step is lost on a rate of zero. After
+    that cosine has base_lr (1 + cos(pi u)) / 2 and linear base_lr (1 - u) (the whole is one cycle), with
+    u = (t - warmup_steps) / (total_steps - warmup_steps), which would reach zero at t = total_steps, the step
+    after the last; multistep has base_lr / 10^k from step t = m total_steps of its k-th milestone m on. Shape
+    and warm-up length: the recipe's sources.
+
+    Raises:
+        ValueError: step outside [0, total_steps).
+    """
+    if not 0 <= step < recipe.total_steps:
+        raise ValueError(f"step {step} is outside the schedule of {recipe.total_steps} steps")
+    if step < recipe.warmup_steps:
+        return recipe.base_lr * (step + 1) / recipe.warmup_steps
+    if recipe.lr_schedule == "multistep":
+        # The decimal that was written: 0.1 * 30 is above 3 in binary.
+        passed = sum(step >= Fraction(str(share)) * recipe.total_steps for share in recipe.lr_milestones)
+        return recipe.base_lr / 10**passed
+    progress = (step - recipe.warmup_steps) / (recipe.total_steps - recipe.warmup_steps)
+    if recipe.lr_schedule == "linear":
+        return recipe.base_lr * (1.0 - progress)
+    return recipe.base_lr * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def expected_cost(recipe: Recipe, steps: int) -> str:
+    """What `steps` optimizer steps of a recipe cost, in network passes, in one line for people."""
+    cost = recipe.cost()
+    images = steps * recipe.batch_size
+    return (
+        f"{steps:,} steps of {recipe.batch_size} images, each {cost['passes_per_step']} = "
+        f"{cost['forward_equivalents']} F (at B = F, T = 3 F): "
+        f"{images * cost['forward_equivalents']:,} forward passes of one image"
+    )

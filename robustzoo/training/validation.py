@@ -10,8 +10,9 @@ from torch.nn import functional
 
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.pgd import pgd, uniform_start
-from robustzoo.data import ImageDataset, Subset, evaluation_subset
+from robustzoo.data import Subset, evaluation_subset
 from robustzoo.registry import Recipe
+from robustzoo.training.data import TrainingData
 from robustzoo.training.processes import Processes
 
 STEPS = 10
@@ -26,23 +27,14 @@ class Validation:
     is the robust generalisation gap.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        holdout: ImageDataset,
-        training: ImageDataset,
-        processes: Processes,
-        batch_size: int,
-        *,
-        every: int,
-    ) -> None:
+    def __init__(self, data: TrainingData, processes: Processes, batch_size: int, *, every: int) -> None:
         """every: optimizer steps between two readings, for the number of images (`affordable`)."""
-        self.recipe = recipe
+        self.recipe = data.recipe
         self.processes = processes
         self.batch_size = batch_size
-        size = min(len(holdout), len(training), affordable(recipe, every))
-        self.holdout = evaluation_subset(holdout, size)
-        self.training = evaluation_subset(training, size)
+        size = min(len(data.holdout), len(data.originals), affordable(data.recipe, every))
+        self.holdout = evaluation_subset(data.holdout, size)
+        self.training = evaluation_subset(data.originals, size)
 
     def describe(self) -> str:
         """How many images a reading rests on, and how far chance alone moves it, in words."""

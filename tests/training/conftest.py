@@ -18,10 +18,10 @@ pytest.importorskip("deepspeed", reason="training needs the extra `train`")
 
 @pytest.fixture
 def train(monkeypatch):
-    """train.py's `main` in this process, on one thread; the launcher's variables are gone afterwards."""
+    """Training in this process, arguments to status, on one thread; leaves no launcher's variables."""
     import torch
 
-    from robustzoo.training.train import main
+    from robustzoo.training.__main__ import train as main
     from tests.training.ranks import LAUNCHER_VARIABLES
 
     for name in LAUNCHER_VARIABLES:  # noted first, so that what `main` sets is undone

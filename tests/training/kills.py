@@ -20,7 +20,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from robustzoo import atomic_files
-from robustzoo.training import train, zero
+from robustzoo.training import train as training_loop  # noqa: F401  # imported once, for every life
+from robustzoo.training import zero
+from robustzoo.training.__main__ import train
 from robustzoo.training.run_folder import RunFolder
 
 # Where to die: (owner, function, before or after the call). Together the steps of a commit, in their order.
@@ -60,7 +62,7 @@ def live(arguments: list[str], moment) -> int:
         return child
     if moment is not None:
         die_at(*moment)
-    os._exit(train.main(arguments))
+    os._exit(train(arguments))
 
 
 def main() -> None:

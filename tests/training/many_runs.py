@@ -1,4 +1,4 @@
-"""Run train.py's `main` once per list of arguments, within one launch: `deepspeed many_runs.py JSON`."""
+"""Run train.py once per list of arguments, within one launch: `deepspeed many_runs.py JSON`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from robustzoo.training import validation
-from robustzoo.training.train import main
+from robustzoo.training.__main__ import train as main
 
 validation.STEPS, validation.LARGEST = 2, 20  # as the tests in one process have it
 for arguments in json.loads(sys.argv[-1]):

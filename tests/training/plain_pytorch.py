@@ -9,7 +9,7 @@ import torch
 from robustzoo.data import TrainingOrder, augment, load_dataset
 from robustzoo.models.pixel_model import pixel_model
 from robustzoo.objectives.objective import Objective
-from robustzoo.training.arguments import parse
+from robustzoo.training.plan import make_plan
 
 
 def plain_pytorch(arguments: list[str], seed: int = 0, parts: int = 1) -> dict[str, torch.Tensor]:
@@ -19,7 +19,7 @@ def plain_pytorch(arguments: list[str], seed: int = 0, parts: int = 1) -> dict[s
     shapes round differently, and where a gradient is all but zero, as at TRADES' start, rounding decides
     its sign.
     """
-    plan = parse([*arguments, "--out", "unused"]).recipe()
+    plan = make_plan([*arguments, "--out", "unused"]).recipe
     objective, data = Objective(plan), load_dataset(plan.dataset, split="train")
     torch.manual_seed(seed)
     model = pixel_model(plan)

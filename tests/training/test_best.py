@@ -7,13 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from robustzoo.errors import RobustzooError
 from robustzoo.models import read_folder
 from robustzoo.registry import recipe
-from robustzoo.training import export, processes
-from robustzoo.training.arguments import parse
-from robustzoo.training.best import NO_READING, Best
+from robustzoo.training import processes
+from robustzoo.training.__main__ import export
+from robustzoo.training.checkpoints import NO_READING, Best
 from robustzoo.training.data import open_training_data
-from robustzoo.training.run_folder import RunFolder, RunFolderError
+from robustzoo.training.export import export_run
+from robustzoo.training.plan import make_plan
+from robustzoo.training.run_folder import RunFolder
 from robustzoo.training.validation import Validation, affordable
 from tests.training.plain_pytorch import largest_difference
 from tests.training.small import AT_TRH, small
@@ -54,9 +57,8 @@ def test_the_gap_is_a_curve(train, tmp_path):
 
 def test_as_many_training_images_as_held_out_ones(train, monkeypatch):
     """Both kinds together cost at most a tenth of the attacks between two readings."""
-    job = parse([AT_TRH, "--out", "unused"])
-    data = open_training_data(job.recipe(), job)
-    validation = Validation(data.recipe, data.holdout, data.originals, processes.start(), 7, every=10)
+    data = open_training_data(make_plan([AT_TRH]))
+    validation = Validation(data, processes.start(), 7, every=10)
     assert len(validation.holdout) == len(validation.training) == 20  # the limit that tests have
     assert validation.training.dataset.split == "train" and validation.holdout.dataset.split == "holdout"
     plan = recipe("vit_micro2.digits_linf.at_base")
@@ -70,12 +72,11 @@ def test_as_many_training_images_as_held_out_ones(train, monkeypatch):
 def test_every_rank_makes_as_many_passes(train, monkeypatch, ranks, size):
     """In ZeRO 3 a rank with a batch less would leave the others waiting; no image counts twice."""
     monkeypatch.setattr("robustzoo.training.validation.LARGEST", size)
-    job = parse([AT_TRH, "--batch-size", "1", "--out", "unused"])
-    data = open_training_data(job.recipe(), job)
+    data = open_training_data(make_plan([AT_TRH, "--batch-size", "1"]))
     group, batches, counted = processes.start(), [], []
     for rank in range(ranks):
         here = replace(group, rank=rank, world_size=ranks)
-        validation = Validation(data.recipe, data.holdout, data.originals, here, 2, every=10**6)
+        validation = Validation(data, here, 2, every=10**6)
         share = list(validation._share(validation.holdout))
         batches.append([len(x) for x, *_ in share])
         counted += [i for _, _, ids, counts in share for i in ids[counts].tolist()]
@@ -88,7 +89,7 @@ def test_the_best_checkpoint_is_kept_and_exported(train, tmp_path, weights, read
     run = RunFolder(tmp_path / "run")
     assert train([*ARGUMENTS, "--out", str(run.path)]) == 0
     said = capsys.readouterr().err
-    assert f"highest after step 3 (0.3000): python training/export.py {run.path} --best" in said
+    assert f"highest after step 3 (0.3000): python -m robustzoo.training export {run.path} --best" in said
     kept = sorted(path.name for path in run.checkpoints.glob("step_*"))
     assert kept == ["step_00000003", "step_00000004", "step_00000006"]  # the best and the newest two
     assert run.best(6) == Best(3, 0.3, 3)
@@ -96,7 +97,7 @@ def test_the_best_checkpoint_is_kept_and_exported(train, tmp_path, weights, read
     readings(0.1, 0.2, 0.3)
     third = tmp_path / "third"
     assert train([*ARGUMENTS, "--max-steps", "3", "--out", str(third)]) == 0
-    assert export.main([str(run.path), "--best"]) == 0
+    assert export([str(run.path), "--best"]) == 0
     assert largest_difference(weights(run.model_best), weights(third / "model")) == 0
     assert read_folder(run.model_best).recipe.stop_after == 3
     assert largest_difference(weights(run.model), weights(run.model_best)) > 0
@@ -130,16 +131,16 @@ def test_the_best_checkpoint_is_gone(tmp_path):
         run.writing(step).mkdir()
         run.commit(step, Best(1, 0.5))
     run.checkpoint(1).rename(tmp_path / "elsewhere")
-    with pytest.raises(RunFolderError, match=r"step_00000001, is not there; restore it, or leave out --best"):
-        export.export_run(run, best=True)
+    with pytest.raises(RobustzooError, match=r"step_00000001, is not there; restore it, or leave out --best"):
+        export_run(run, best=True)
 
 
 def test_no_best_without_a_reading(tmp_path):
     run = RunFolder(tmp_path / "run")
     run.begin({"fixed": {}, "recipe": recipe(AT_TRH).to_json()})
-    with pytest.raises(RunFolderError, match="has no checkpoint; train first"):
-        export.export_run(run, best=True)
+    with pytest.raises(RobustzooError, match="has no checkpoint; train first"):
+        export_run(run, best=True)
     run.writing(2).mkdir()
     run.commit(2)
-    with pytest.raises(RunFolderError, match="has no validation yet, and so no best checkpoint; train on"):
-        export.export_run(run, best=True)
+    with pytest.raises(RobustzooError, match="has no validation yet, and so no best checkpoint; train on"):
+        export_run(run, best=True)

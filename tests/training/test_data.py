@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +11,8 @@ from PIL import Image
 
 from robustzoo.data import DataError, load_dataset
 from robustzoo.data.readers.digits import Digits
-from robustzoo.training.arguments import parse
 from robustzoo.training.data import digest, open_training_data
+from robustzoo.training.plan import make_plan
 from tests.training.small import AT_TRH, small
 
 NAME = "vit_ti4.cifar10jpg_linf.at_trh"
@@ -40,35 +39,34 @@ def generated(folder, count: int, first_label: int = 0):
     return file
 
 
-def job(root, file, *flags: str):
-    return parse([NAME, "--data", str(root), "--extra-data", str(file), *MIXED, *flags])
+def planned(root, file, *flags: str):
+    return make_plan([NAME, "--data", str(root), "--extra-data", str(file), *MIXED, *flags])
 
 
 def test_another_number_of_generated_images_is_another_recipe(root, tmp_path):
-    asked = job(root, generated(tmp_path, 64))
-    made = asked.recipe()
-    data = open_training_data(made, asked)
+    plan = planned(root, generated(tmp_path, 64))
+    made = plan.recipe
+    data = open_training_data(plan)
     assert (made.extra_data, data.recipe.extra_data, len(data.generated)) == ("ddpm", "ddpm:64", 64)
     assert data.recipe.name not in (made.name, NAME) and data.recipe.base_name == NAME
     assert data.recipe.sources["extra_data"].startswith("what the training really did (was ddpm")
-    more = job(root, generated(tmp_path, 80))
-    assert open_training_data(more.recipe(), more).recipe.name != data.recipe.name
+    more = planned(root, generated(tmp_path, 80))
+    assert open_training_data(more).recipe.name != data.recipe.name
 
 
 def test_a_recipe_of_so_many_generated_images_wants_them(root, tmp_path):
-    asked = job(root, generated(tmp_path, 64))
-    stated = replace(asked, overrides=asked.overrides | {"extra_data": "ddpm:64"})
-    assert open_training_data(stated.recipe(), stated).recipe.extra_data == "ddpm:64"
-    other = replace(stated, extra_data=generated(tmp_path, 80))
+    stated = ("--set", "extra_data=ddpm:64")
+    data = open_training_data(planned(root, generated(tmp_path, 64), *stated))
+    assert data.recipe.extra_data == "ddpm:64"
     with pytest.raises(DataError, match=r"with 64 generated images, but .* has 80: give the file"):
-        open_training_data(other.recipe(), other)
+        open_training_data(planned(root, generated(tmp_path, 80), *stated))
 
 
 def test_an_epoch_of_a_recipe_counts_the_images_held_out():
-    asked = parse([AT_TRH, "--set", "epochs=1000", "--batch-size", "1147"])
-    data = open_training_data(asked.recipe(), asked)
+    plan = make_plan([AT_TRH, "--set", "epochs=1000", "--batch-size", "1147"])
+    data = open_training_data(plan)
     assert (len(data.images), len(data.holdout)) == (1_147, 150)
-    made = asked.recipe()
+    made = plan.recipe
     assert made.total_steps == math.ceil(
         1000 * 1_297 / 1_147
     )  # a step here is a pass over what is trained on
@@ -77,8 +75,8 @@ def test_an_epoch_of_a_recipe_counts_the_images_held_out():
 
 def test_data_of_the_same_number_are_told_apart(root, tmp_path):
     def identity(folder, file):
-        asked = job(folder, file)
-        return open_training_data(asked.recipe(), asked).identity()
+        plan = planned(folder, file)
+        return open_training_data(plan).identity()
 
     known = identity(root, generated(tmp_path, 64))
     assert known == identity(root, generated(tmp_path, 64))

@@ -13,9 +13,10 @@ from PIL import Image
 
 from robustzoo.data import DataError, TrainingOrder, evaluation_subset, load_dataset
 from robustzoo.data.readers.digits import Digits
+from robustzoo.training import __main__ as programs
 from robustzoo.training import export, zero
-from robustzoo.training.progress import Metrics
-from robustzoo.training.readable_images import ReadableImages
+from robustzoo.training.data import ReadableImages
+from robustzoo.training.metrics import Metrics
 from robustzoo.training.run_folder import RunFolder
 from tests.training.plain_pytorch import largest_difference
 from tests.training.ranks import start_ranks
@@ -260,7 +261,7 @@ def test_a_checkpoint_with_other_bytes_is_refused(train, tmp_path, capsys):
     file.write_bytes(content)
     words = f"error: {file} is damaged: it has not the sha256 it was written with; restore it, or delete"
     capsys.readouterr()
-    assert export.main([str(run.path)]) == 2 and words in capsys.readouterr().err
+    assert programs.export([str(run.path)]) == 2 and words in capsys.readouterr().err
     assert train([*ARGUMENTS, "--max-steps", "3", "--out", str(run.path), "--resume"]) == 2
     assert words in capsys.readouterr().err
     assert (sorted(run.model.iterdir()), (run.model / "model.safetensors").read_bytes()) == before
@@ -271,7 +272,7 @@ def test_a_full_disk_while_exporting_names_the_folder(train, tmp_path, capsys, f
     assert train([*ARGUMENTS, "--max-steps", "2", "--out", str(run.path)]) == 0
     capsys.readouterr()
     with full_disk(1000):
-        assert export.main([str(run.path)]) == 1
+        assert programs.export([str(run.path)]) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"error: {run.path} cannot be read, or its model written: ") and len(said) < 400
     assert (run.model / "model.safetensors").stat().st_size > 1000

@@ -10,6 +10,7 @@ import torch
 from timm.models import vision_transformer
 from torch._dynamo.utils import counters
 
+from robustzoo.errors import RobustzooError
 from robustzoo.objectives.objective import Objective
 from robustzoo.objectives.weight_perturbation import perturbed
 from robustzoo.registry import recipe
@@ -81,7 +82,7 @@ def test_awp_keeps_its_perturbation_in_bf16(train, tmp_path, monkeypatch):
             moved.extend(((w.detach() - b).norm() / b.norm()).item() for w, b in pairs if b.norm() > 0)
             yield
 
-    monkeypatch.setattr("robustzoo.training.perturbation.perturbed", measured)
+    monkeypatch.setattr("robustzoo.training.passes.perturbed", measured)
     flags = ["--set", "awp_delta=0.0001", "--precision", "bf16", "--max-steps", "1"]
     assert train([AWP, *small(), *SGD[:4], *flags, "--out", str(tmp_path / "run")]) == 0
     assert moved == pytest.approx([1e-4] * len(moved), rel=0.01) and moved
@@ -156,5 +157,5 @@ def test_compiled_once(train, tmp_path, monkeypatch, weights, name, graphs):
     ],
 )
 def test_what_does_not_go_together_is_refused(name, stage, settings, words):
-    with pytest.raises(launch.LaunchError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         launch.Launch.fit(recipe(name), 1, None, stage, **settings)

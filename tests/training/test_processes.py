@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from robustzoo.training import processes
+from robustzoo.training.launch import Launcher
 from tests.training.small import AT_TRH, ROOT, small
 
 
@@ -58,11 +59,9 @@ def test_cores_are_shared_among_the_ranks_of_a_host(monkeypatch, given, threads)
     asked = []
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    monkeypatch.setenv("LOCAL_SIZE", "2")
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     if given is None:
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     else:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
-    processes._share_cores()
+    processes._share_cores(Launcher(0, 2, 0, 2))
     assert asked == ([threads] if given is None else [])

@@ -7,15 +7,17 @@ import sys
 from hashlib import sha256
 
 import pytest
+from safetensors.numpy import save
 
 from robustzoo import atomic_files
+from robustzoo.errors import RobustzooError
+from robustzoo.registry import recipe
 from robustzoo.registry.recipes import partial
-from robustzoo.training.arguments import parse
-from robustzoo.training.best import NO_READING, Best
-from robustzoo.training.resuming import check_resumed, claim, fixed_settings, steps_done
-from robustzoo.training.run_folder import RunFolder, RunFolderError, hash_file
+from robustzoo.training.checkpoints import NO_READING, Best
+from robustzoo.training.plan import make_plan
+from robustzoo.training.run_folder import RunFolder, hash_file
 from tests.training.small import AT_TRH, TRADES_TRH, small
-from tests.training.test_usage import LAUNCHED, run
+from tests.training.test_plan import RANK, program
 
 STEPS = 4
 BEGUN = [AT_TRH, *small(STEPS)]
@@ -23,12 +25,11 @@ BEGUN = [AT_TRH, *small(STEPS)]
 
 def begin(path, steps: int, best: Best = NO_READING, flags: tuple[str, ...] = (), images: int | None = None):
     """A run folder as train.py leaves it after so many steps, with a checkpoint of a few bytes."""
-    job, begun = parse([*BEGUN, *flags, "--out", str(path)]), RunFolder(path)
-    made = partial(job.recipe(), images=images)
-    fixed = fixed_settings(job, made, job.launch(made, 1))
+    plan = make_plan([*BEGUN, *flags, "--out", str(path)])
+    begun, made = plan.run, partial(plan.recipe, images=images)
     data = {"training_images": images or 1147, "training_data_digest": "d" * 64}
     path.mkdir()
-    begun.begin({"fixed": fixed | data, "recipe": made.to_json()})
+    begun.begin({"fixed": plan.fixed(made) | data, "recipe": made.to_json()})
     if steps:
         begun.writing(steps).mkdir()
         (begun.writing(steps) / "weights.pt").write_bytes(b"w")
@@ -38,14 +39,14 @@ def begin(path, steps: int, best: Best = NO_READING, flags: tuple[str, ...] = ()
 
 def export(begun: RunFolder, steps: int) -> None:
     """The parts of a model folder by which a finished export is known."""
-    made = partial(parse(BEGUN).recipe(), steps=steps)
+    made = partial(make_plan(BEGUN).recipe, steps=steps)
     begun.model.mkdir()
     (begun.model / "config.json").write_text(json.dumps({"robustzoo": {"recipe": made.to_json()}}))
     (begun.model / "model.safetensors").touch()
 
 
-def judge(begun: RunFolder, *flags: str, arguments=BEGUN, processes: int = 1) -> str | None:
-    return check_resumed(parse([*arguments, "--resume", "--out", str(begun.path), *flags]), begun, processes)
+def judge(begun: RunFolder, *flags: str, arguments=BEGUN) -> str | None:
+    return make_plan([*arguments, "--resume", "--out", str(begun.path), *flags]).finished
 
 
 @pytest.mark.parametrize(
@@ -57,21 +58,26 @@ def judge(begun: RunFolder, *flags: str, arguments=BEGUN, processes: int = 1) ->
         (["--precision", "bf16"], "precision was 'float32', now 'bf16'"),
         (["--skip-corrupt"], "skip_corrupt was False, now True"),
         (["--set", "trh_lambda=0.5"], r"recipe .*\+.* then, .* now; trh_lambda was 0.01, now 0.5\. Start"),
-        (["--init", "weights.safetensors"], "initial_weights was 'random', now 'weights.safetensors'"),
         (["--max-steps", "1"], "has 2 steps done already, more than the 1 asked for: leave --max-steps out"),
     ],
 )
 def test_other_flags_are_refused(tmp_path, flags, words):
-    with pytest.raises(RunFolderError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         judge(begin(tmp_path / "run", 2), *flags)
 
 
-def test_another_run_and_other_processes_are_refused(tmp_path):
+def test_another_run_and_other_processes_are_refused(tmp_path, monkeypatch):
     begun = begin(tmp_path / "run", 2)
-    with pytest.raises(RunFolderError, match="loss was 'at', now 'trades'"):
+    with pytest.raises(RobustzooError, match="loss was 'at', now 'trades'"):
         judge(begun, arguments=[TRADES_TRH, *small(STEPS)])
-    with pytest.raises(RunFolderError, match="micro_batch_size was 8, now 4; processes was 1, now 2"):
-        judge(begun, processes=2)
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(save({}))
+    with pytest.raises(RobustzooError, match=r"initial_weights was 'random', now '.*weights\.safetensors'"):
+        judge(begun, "--init", str(weights))
+    for name, value in RANK["0"].items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RobustzooError, match="micro_batch_size was 8, now 4; processes was 1, now 2"):
+        judge(begun)
 
 
 @pytest.mark.parametrize(
@@ -82,16 +88,16 @@ def test_another_run_and_other_processes_are_refused(tmp_path):
         {"recipe": []},
         {"recipe": {}},
         {"recipe": {"training_images": "x"}},
-        {"recipe": parse([TRADES_TRH]).recipe().to_json()},
+        {"recipe": recipe(TRADES_TRH).to_json()},
     ],
 )
 def test_a_damaged_configuration_is_refused(tmp_path, damage):
     begun = begin(tmp_path / "run", 2)
     begun.config.write_text(json.dumps(json.loads(begun.config.read_text()) | damage))
-    with pytest.raises(RunFolderError, match=r"config\.json .*damaged.*begin a new run in another --out"):
+    with pytest.raises(RobustzooError, match=r"config\.json .*damaged.*begin a new run in another --out"):
         judge(begun)
-    with pytest.raises(RunFolderError, match=r"config\.json .*damaged.*begin a new run in another --out"):
-        steps_done(begun, {"fixed": {}}, STEPS, resume=True)  # on several machines the only judge
+    with pytest.raises(RobustzooError, match=r"config\.json .*damaged.*begin a new run in another --out"):
+        begun.check({"fixed": {}}, STEPS, resume=True)  # on several machines the only judge
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing is held on Windows")
@@ -101,25 +107,26 @@ def test_a_training_that_came_in_between_is_seen_once_the_folder_is_held(tmp_pat
     first = begin(tmp_path / "first", 2)
     settings = first.settings()
     second = RunFolder(tmp_path / ("first" if resume else "new"))
-    done = steps_done(second, settings, STEPS, resume=resume)
+    done = second.check(settings, STEPS, resume=resume)
     other = RunFolder(second.path)
-    claim(other, settings, STEPS, done, resume=resume)
-    with pytest.raises(RunFolderError, match="another process is training in"):
-        claim(second, settings, STEPS, done, resume=resume)
+    other.claim(settings, STEPS, done, resume=resume)
+    with pytest.raises(RobustzooError, match="another process is training in"):
+        second.claim(settings, STEPS, done, resume=resume)
     other.begin(settings)
     other.writing(STEPS).mkdir()
     other.commit(STEPS)
     other.release()
     words = "4 steps are done now, 2 were then; start again, with --resume" if resume else "run with --resume"
-    with pytest.raises(RunFolderError, match=words):
-        claim(second, settings, STEPS, done, resume=resume)
-    RunFolder(second.path).claim()  # let go again
+    with pytest.raises(RobustzooError, match=words):
+        second.claim(settings, STEPS, done, resume=resume)
+    RunFolder(second.path).hold()  # let go again
 
 
 def test_an_unfinished_run_goes_on(tmp_path):
     assert judge(begin(tmp_path / "none", 0)) is None
     assert judge(begin(tmp_path / "two", 2)) is None
     assert judge(begin(tmp_path / "part", 2, images=500)) is None  # which part, the data tell
+    (tmp_path / "weights.safetensors").write_bytes(save({}))
     file = ("--init", str(tmp_path / "weights.safetensors"))
     assert judge(begin(tmp_path / "file", 2, flags=file), *file) is None
 
@@ -142,9 +149,7 @@ def test_a_finished_run_whose_model_is_broken_is_no_finished_run(tmp_path):
     hash_file(begun.model).write_text(f"{known}  model/model.safetensors\n")
     assert judge(begun).startswith("nothing to resume")
     weights.write_bytes(b"wEights")
-    with pytest.raises(
-        RunFolderError, match=r"not those that were exported.*`python training/export\.py .*run`"
-    ):
+    with pytest.raises(RobustzooError, match=r"not those that were exported.*training export .*run`"):
         judge(begun)
 
 
@@ -169,22 +174,18 @@ def test_before_torch_is_loaded(subprocess_environment, tmp_path):
     begun = begin(tmp_path / "run", STEPS)
     export(begun, STEPS)
     before = sorted(tmp_path.rglob("*"))
-    arguments = [*BEGUN, "--out", "run", "--resume"]
-    done = run(subprocess_environment, tmp_path, *arguments)
-    assert (done.returncode, done.stdout) == (0, "") and "nothing to resume: run has done" in done.stderr
-    done = run(subprocess_environment, tmp_path, *arguments, "--zero", "2")
-    assert (done.returncode, done.stdout) == (2, "") and "zero_stage was 1, now 2" in done.stderr
-    launched = subprocess_environment | LAUNCHED | {"RANK": "0", "LOCAL_RANK": "0"}
-    done = run(launched, tmp_path, *arguments)
-    assert done.returncode == 2 and "processes was 1, now 2" in done.stderr
+    status, said = program(subprocess_environment, tmp_path, *BEGUN, "--out", "run", "--resume")
+    assert status == 0 and "nothing to resume: run has done" in said
+    status, said = program(subprocess_environment | RANK["0"], tmp_path, *BEGUN, "--out", "run", "--resume")
+    assert status == 2 and "processes was 1, now 2" in said
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing is held on Windows")
-def test_a_run_in_progress_is_refused(subprocess_environment, tmp_path):
-    held = atomic_files.hold(begin(tmp_path / "run", 2).path)
-    done = run(subprocess_environment, tmp_path, *BEGUN, "--out", "run", "--resume")
-    assert done.returncode == 2 and "another process is training in run; wait for it" in done.stderr
+def test_a_run_in_progress_is_refused(tmp_path):
+    begun = begin(tmp_path / "run", 2)
+    held = atomic_files.hold(begun.path)
+    with pytest.raises(RobustzooError, match=r"another process is training in .*run; wait for it"):
+        judge(begun)
     held.close()
-    done = run(subprocess_environment, tmp_path, *BEGUN, "--out", "run", "--resume")
-    assert done.returncode == 1 and "import of torch halted" in done.stderr
+    assert judge(begun) is None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robustzoo.registry import all_names, recipe
-from robustzoo.training.schedule import expected_cost, learning_rate
+from robustzoo.training.step import expected_cost, learning_rate
 
 
 def small(total_steps: int, warmup_steps: int, shape: str = "cosine"):

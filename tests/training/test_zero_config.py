@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from robustzoo.errors import RobustzooError
 from robustzoo.registry import all_names, recipe
 from robustzoo.training import zero
-from robustzoo.training.launch import Launch, LaunchError
+from robustzoo.training.launch import Launch
 
 
 @pytest.mark.parametrize("name", all_names()[::23])
@@ -72,7 +73,7 @@ def test_buckets_follow_the_network(name, bucket):
 )
 def test_layouts_that_do_not_fit(world, micro, words):
     plan = recipe("vit_micro2.digits_linf.at_base", {"batch_size": 128})
-    with pytest.raises(LaunchError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         Launch.fit(plan, world, micro)
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import robustzoo
 from robustzoo import atomic_files
 from robustzoo.errors import RobustzooError
 from robustzoo.registry import Recipe, catalog, recipe
@@ -19,6 +18,7 @@ from robustzoo.registry.names import did_you_mean
 LOSSES = ("at", "trades")
 LAMBDAS = (1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2)  # the values that the paper searched
 BASE = "vit_micro2.digits_linf"
+TRAINER = ("-m", "robustzoo.training")  # of an interpreter
 _SCHEMA = "robustzoo.lambda-sweep/1"
 _LAMBDA = "expected a finite number above 0, such as 1e-3"
 
@@ -58,11 +58,12 @@ class Run:
         """What makes a stored result this run's."""
         return {"schema": _SCHEMA, "recipe_digest": self.recipe().digest, "seed": self.seed}
 
-    def command(self, trainer: Path) -> list[str]:
+    def command(self, trainer: Sequence[str] = TRAINER) -> list[str]:
+        """What starts its training."""
         changes = [text for key, value in self.overrides.items() for text in ("--set", f"{key}={value}")]
         options = ["--seed", str(self.seed), "--out", str(self.folder)]
         started = ["--resume"] if (self.folder / "config.json").exists() else []
-        return [sys.executable, str(trainer), self.name, *changes, *options, *started]
+        return [sys.executable, *trainer, self.name, *changes, *options, *started]
 
 
 def plan(
@@ -164,22 +165,6 @@ def stored_result(run: Run) -> dict[str, Any] | None:
             "was started with, or choose another --out"
         )
     return row
-
-
-def find_trainer() -> Path:
-    """training/train.py beside the package.
-
-    Raises:
-        RobustzooError: the package is not in a checkout.
-    """
-    path = Path(robustzoo.__file__).resolve().parents[1] / "training" / "train.py"
-    if not path.is_file():
-        raise RobustzooError(
-            f"lambda-sweep trains models with training/train.py, which is part of the repository and not of "
-            f"the installed package ({path} does not exist). Clone the repository, install it with "
-            "pip install -e '.[train]', and run the sweep from there"
-        )
-    return path
 
 
 def _shortened(made: Recipe, steps: int) -> dict[str, str]:

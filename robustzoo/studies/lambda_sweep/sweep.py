@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from robustzoo.atomic_files import write_text
 from robustzoo.diagnostics.results import write_csv
 from robustzoo.errors import RobustzooError
-from robustzoo.studies.lambda_sweep.runs import Run, check_place, find_trainer, stored_result
+from robustzoo.studies.lambda_sweep.runs import TRAINER, Run, check_place, stored_result
 
 TABLE, FIGURE = "lambda_sweep.csv", "lambda_sweep.png"
 _LAST_LINES = 12
@@ -26,7 +25,7 @@ def run_sweep(
     runs: Sequence[Run],
     *,
     resume: bool = False,
-    trainer: Path | None = None,
+    trainer: Sequence[str] = TRAINER,
     say: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Train and measure the runs of a sweep; write lambda_sweep.csv and .png into its folder.
@@ -34,19 +33,18 @@ def run_sweep(
     Args:
         runs: of `plan`.
         resume: keep the finished runs of an earlier sweep in that folder; without it, the folder is empty.
-        trainer: the training command; default: training/train.py of the checkout that this package is in.
+        trainer: the training command, behind `python`.
         say: gets a line per stage.
 
     Returns:
         The rows of the table (see `sweep_results.COLUMNS`), by loss and lambda.
 
     Raises:
-        RobustzooError: a folder in use, no checkout, a result of other settings, or a training that ended
+        RobustzooError: a folder in use, a result of other settings, or a training that ended
             with an error; when its cause is removed, repeat with `resume`.
     """
     out = runs[0].out
     check_place(out, resume=resume)
-    trainer = find_trainer() if trainer is None else trainer
     known = [stored_result(run) for run in runs]  # refused before hours are spent
 
     # Only here, and before any training: they load torch and matplotlib, and bad arguments are told at once.
@@ -70,7 +68,7 @@ def run_sweep(
     return rows
 
 
-def train(run: Run, trainer: Path) -> None:
+def train(run: Run, trainer: Sequence[str]) -> None:
     """Run the training command to its end, with its output in the log.
 
     Raises:
