@@ -10,15 +10,17 @@ from typing import Any
 from torch import Tensor, nn
 
 _CONTAINERS = (dict, OrderedDict, list, set)
+_REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[nn.Module]:
     """Within the block: eval mode, no weight needs a gradient, and pixel checks are off.
 
-    Buffers that a forward changes (a counter, say) get their values back at the end. Where a forward kept
-    tensors in its modules (a table by size, a buffer set on the first call), their attributes are put back:
-    made here, such a tensor has no gradient to the weights, and may be on another device.
+    Buffers, and tensors in plain attributes, that a forward changes (a counter, say) get their values back at
+    the end. Where a forward kept tensors in its modules (a table by size, a buffer set on the first call),
+    their attributes are put back: made here, such a tensor has no gradient to the weights, and may be on
+    another device.
 
     Freezing weights saves the activations and products of their gradients; eval mode keeps an inner
     maximisation deterministic under dropout and stochastic depth. Modules with a flag `validate_pixels`
@@ -35,6 +37,7 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
         for module in model.modules()
         for name, buffer in module.named_buffers(recurse=False)
     ]
+    plain = _plain_tensors(model)
     kept = [_Attributes(module) for module in model.modules()]
     try:
         if any(flag for _, flag in training):
@@ -54,10 +57,25 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
         for module, name, buffer, before in buffers:
             buffer.data.copy_(before)  # through `data`: no graph that holds it becomes invalid
             setattr(module, name, buffer)  # a forward may have put another one there
+        for tensor, version, before in plain:
+            if tensor._version != version:
+                tensor.data.copy_(before)
         for module, flag in training:
             module.training = flag
         for module, flag in validating:
             module.validate_pixels = flag
+
+
+def _plain_tensors(model: nn.Module) -> list[tuple[Tensor, int, Tensor]]:
+    """Tensors in attributes that are no parameters or buffers, with their version and a copy."""
+    found = {
+        id(tensor): tensor
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if name not in _REGISTERED
+        for tensor in _tensors(value)
+    }
+    return [(t, t._version, t.detach().clone()) for t in found.values() if not t.is_inference()]
 
 
 def with_mode(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:

@@ -124,6 +124,21 @@ def test_what_was_kept_before_is_kept():
     assert counting.calls > 4, "a count of calls is its owner's own, where no tensor was kept beside it"
 
 
+@pytest.mark.parametrize("place", ["attribute", "dictionary"])
+def test_a_plain_tensor_that_a_forward_writes_into_gets_its_values_back(place):
+    class Counting(nn.Sequential):
+        def forward(self, x):
+            (self.seen if place == "attribute" else self.tables["seen"]).add_(len(x))
+            return super().forward(x)
+
+    model = Counting(nn.Flatten(), nn.Linear(64, 3)).eval()
+    model.seen = torch.zeros(2)
+    model.tables = {"seen": torch.zeros(2), "wide": torch.zeros(1).expand(4)}
+    held = model.seen, model.tables["seen"]
+    evaluated(model)
+    assert (model.seen, model.tables["seen"]) == held and not any(t.any() for t in held)
+
+
 def test_a_mode_that_an_attack_changes_is_put_back():
     model = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 3)).train()
     with frozen(model):
