@@ -80,12 +80,34 @@ def measured_on(evidence: Evidence) -> str:
         f"`{protocol['name']}` at {threat(evidence.threat_model)}: {_plural(counts['n'], 'image')} "
         f"({_text(dataset['id'])}, {dataset['split']} split, subset `{dataset['subset']}`), "
         f"seed {doc['seed']}, {evidence.arithmetic} on {_text(doc['run']['device'])}, "
-        f"micro-batch {doc['micro_batch_size']}. "
+        f"micro-batch {doc['micro_batch_size']}. {_brought(evidence)}"
         "The attacks run in the order shown, each on what still stands; "
         f"they broke {broken} of the {counts['clean_correct']} images that were classified correctly.\n"
         f"Pixel digest `{dataset['digest']}`, protocol digest `{protocol['digest']}`."
         + "".join(f"\n\n**A sign against this number**: {sign}." for sign in masking_signs(evidence))
     )
+
+
+def _brought(evidence: Evidence) -> str:
+    how = transform_text(evidence)
+    return "" if how is None else f"Images {how}. "
+
+
+def transform_text(evidence: Evidence) -> str | None:
+    """How a folder's images were brought to the model's size (height x width); None of other data."""
+    stated = evidence.doc["dataset"].get("transform")
+    if stated is None:
+        return None
+    size = " x ".join(map(str, stated["size"]))
+    resize = " x ".join(map(str, stated["resize"] or ()))
+    how = {
+        "cover": f"scaled to just cover {resize} ({stated['interpolation']}), cropped at the centre to {size}",
+        "squash": f"scaled to {resize} ({stated['interpolation']}), cropped at the centre to {size}",
+        "contain": f"scaled to fit into {resize} ({stated['interpolation']}), with a border up to {size}",
+        "crop": f"cropped at the centre to {size}, not scaled",
+        "exact": f"taken as they are, all of {size}",
+    }[stated["way"]]
+    return f"{how}; those of {size} taken as they are" if stated["keeps_exact"] and resize else how
 
 
 def _text(value: str) -> str:

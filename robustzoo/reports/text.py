@@ -12,6 +12,7 @@ from robustzoo.cards.catalog_images import images_problem
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.cards.masking import masking_signs
+from robustzoo.cards.passages import transform_text
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.evaluation.progress import duration
 from robustzoo.streams import one_line
@@ -31,6 +32,7 @@ def report(evidence: Evidence, *, details: bool = False, others: Sequence[Eviden
         *([] if part is None else [f"PART OF A RESULT: {part}", ""]),
         f"{doc['model']['name']} under {evidence.threat_model}, protocol {doc['protocol']['name']}",
         f"{dataset['id']} {dataset['split']}, {dataset['subset']}: {counts['n']} images, seed {doc['seed']}",
+        *([] if (how := transform_text(evidence)) is None else [f"images {how}"]),
         "",
         f"clean accuracy   {evidence.clean_accuracy}",
         f"robust accuracy  {evidence.robust_accuracy}",

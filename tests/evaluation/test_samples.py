@@ -15,12 +15,14 @@ from torch import nn
 
 import robustzoo
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.passages import measured_on
 from robustzoo.cli import group
 from robustzoo.data import DataError, load_dataset, open_data
 from robustzoo.evaluation.files import place_of
 from robustzoo.evaluation.guards import GuardError
 from robustzoo.evaluation.prepare import FolderOptions, open_samples
 from robustzoo.models.timm_models import fold
+from robustzoo.reports.text import report
 from robustzoo.verification.comparable import open_stated
 
 NAME = "vit_micro2.digits_linf.at_base"
@@ -98,6 +100,9 @@ def test_twelve_numbered_classes_get_their_own_labels(tmp_path, first, before):
     assert document["counts"]["clean_correct"] == 12
     assert document["dataset"]["id"] == "folder:digits"
     assert document["dataset"]["transform"]["keeps_exact"]
+    brought = "images scaled to just cover 9 x 9 (bilinear), cropped at the centre to 8 x 8; those of 8 x 8"
+    assert brought in report(Evidence(document))
+    assert f"I{brought[1:]}" in measured_on(Evidence(document))
     assert f"11 = '{before}{first + 11}'" in done.stderr and "8 x 8" in done.stderr
     assert "warning: ordered as text" in done.stderr
     (file,) = (tmp_path / "out" / "evidence").glob("*.json")
