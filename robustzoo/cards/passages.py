@@ -100,14 +100,15 @@ def transform_text(evidence: Evidence) -> str | None:
         return None
     size = " x ".join(map(str, stated["size"]))
     resize = " x ".join(map(str, stated["resize"] or ()))
+    resize = f"{resize} ({stated['interpolation']})"
     how = {
-        "cover": f"scaled to just cover {resize} ({stated['interpolation']}), cropped at the centre to {size}",
-        "squash": f"scaled to {resize} ({stated['interpolation']}), cropped at the centre to {size}",
-        "contain": f"scaled to fit into {resize} ({stated['interpolation']}), with a border up to {size}",
+        "cover": f"scaled to just cover {resize}, cropped at the centre to {size}",
+        "squash": f"scaled to {resize}, cropped at the centre to {size}",
+        "contain": f"scaled to fit into {resize}, with a border up to {size}",
         "crop": f"cropped at the centre to {size}, not scaled",
         "exact": f"taken as they are, all of {size}",
     }[stated["way"]]
-    return f"{how}; those of {size} taken as they are" if stated["keeps_exact"] and resize else how
+    return f"{how}; those of {size} taken as they are" if stated["keeps_exact"] and stated["resize"] else how
 
 
 def _text(value: str) -> str:

@@ -31,6 +31,13 @@ LIMIT = "ROBUSTZOO_HUB_TIMEOUT"
 _SECONDS = 60.0
 
 
+class OfflineMiss(RobustzooError, FileNotFoundError):
+    """A pinned folder is not in the cache and the Hub is out of reach; names the command that fetches it.
+
+    A class of its own for who has another way to the model where there is no network.
+    """
+
+
 class RequestFailed(Exception):
     """What came of a request to the Hub. kinds: names of the client's exception and its bases, nearest first;
     cause: what was behind it."""
@@ -57,8 +64,8 @@ def fetch_folder(
         cache_dir, local_files_only, token: as in huggingface_hub.
 
     Raises:
-        RobustzooError: not cached, and offline (or the Hub does not answer); no such repository or commit, no
-            access, or a broken transfer.
+        OfflineMiss: not cached, and offline (or the Hub does not answer).
+        RobustzooError: no such repository or commit, no access, or a broken transfer.
     """
     try:
         folder = Path(
@@ -238,7 +245,7 @@ def _cached_model(repo: str, commit: str, cache_dir: str | Path | None) -> Path 
 def _miss(
     repo: str, commit: str, cache_dir: str | Path | None, reason: str, error: Exception | None = None
 ) -> NoReturn:
-    raise RobustzooError(
+    raise OfflineMiss(
         f"{repo} at {commit} is not in the cache {cache_dir or constants.HF_HUB_CACHE}, and {reason}.\n"
         f"Next: where there is a network, run\n  {download_command(repo, commit, cache_dir)}\n"
         "and bring that cache here (HF_HOME says where the cache is). If this machine has a network, call "

@@ -50,7 +50,8 @@ def load(
     Raises:
         UnknownName, IncompatibleName: no such model; the message suggests near names.
         RobustzooError: a recipe without weights (the message gives the training command), a folder that is
-            not the published one or not usable, or a Hub folder that cannot be had.
+            not the published one or not usable, or a Hub folder that cannot be had (for want of a
+            network: OfflineMiss).
         TypeError: pretrained is no bool.
     """
     from robustzoo.models import pixel_model, read_folder

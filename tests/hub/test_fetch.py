@@ -15,7 +15,7 @@ from huggingface_hub import constants
 
 import robustzoo
 from robustzoo.errors import RobustzooError
-from robustzoo.hub.fetch import fetch_folder
+from robustzoo.hub.fetch import OfflineMiss, fetch_folder
 from robustzoo.hub.references import parse_reference
 from robustzoo.models import read_folder
 from robustzoo.registry import Entry, recipe
@@ -137,7 +137,7 @@ def test_offline_weights_without_a_card_are_enough(pinned, tmp_path, published, 
 @pytest.mark.parametrize("names", [[], ["config.json"], ["model.safetensors", "README.md"]])
 def test_an_offline_miss_names_the_command(pinned, tmp_path, published, no_request, names):
     make_cache(tmp_path / "cache", published, names)
-    with pytest.raises(RobustzooError) as caught:
+    with pytest.raises(OfflineMiss) as caught:
         robustzoo.load(NAME, cache_dir=tmp_path / "cache", local_files_only=True)
     line = f"hf download {REPO} --revision {COMMIT} --cache-dir {tmp_path / 'cache'}"
     for word in (line, "local_files_only", "HF_HUB_OFFLINE", "HF_HOME"):
@@ -292,5 +292,5 @@ def test_environment_variables_of_the_client(hub, tmp_path):
     cached = fetch_in_a_process(COMMIT, HF_HUB_OFFLINE="1", **environment)
     assert cached.stdout == fresh.stdout
     missed = fetch_in_a_process(OTHER, HF_HUB_OFFLINE="1", **environment)
-    assert re.search(rf"RobustzooError: .*HF_HUB_OFFLINE is set(.|\n)*--revision {OTHER}", missed.stderr)
+    assert re.search(rf"OfflineMiss: .*HF_HUB_OFFLINE is set(.|\n)*--revision {OTHER}", missed.stderr)
     assert not hub.requests

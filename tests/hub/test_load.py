@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -104,6 +105,14 @@ def test_a_pin_of_another_size_or_another_model_is_refused_whatever_asks(
     refused(f"pinned with {size + 7} bytes but has {size}; reinstall the package robustzoo")
     lock(**pin, bytes=size)
     assert resolve_folder(NAME) == folder
+    bundled = Path(robustzoo.__file__).parent / "bundled" / NAME / "evidence"
+    shutil.copytree(bundled, folder / "evidence", dirs_exist_ok=True)
+    (folder / "evidence" / "aa-standard.test500.json").unlink()  # the fixture's, without content
+    (stated,) = (folder / "evidence").glob("*.json")
+    about = json.loads(stated.read_text())["model"]["sha256"]
+    stated.write_text(stated.read_text().replace(about, pin["sha256"]))
+    assert '"clean": "' in (shown := CliRunner().invoke(group, ["ls", NAME, "--json"]).stdout)
+    assert '"clean": ""' not in shown
     other = "vit_micro2.digits_linf.at_base"
     text = (folder / "config.json").read_text()
     (folder / "config.json").write_text(text.replace(f'"name": "{NAME}"', f'"name": "{other}"'))
