@@ -17,7 +17,7 @@ from robustzoo.cli import group
 from robustzoo.data.sources import TensorSource
 from robustzoo.hub import publish
 from robustzoo.models import pixel_model, write_folder
-from robustzoo.registry import entries, recipe
+from robustzoo.registry import entries, lookup, recipe
 from robustzoo.registry.digests import sha256_file
 
 NAME = "vit_micro2.digits_linf.at_base"
@@ -140,5 +140,5 @@ def test_listings_show_the_numbers_of_good_evidence(folder, checkout):
 def test_the_bundled_models_are_listed_with_their_numbers():
     rows = json.loads(CliRunner().invoke(group, ["ls", "--published", "--json"]).stdout)
     assert len(rows) >= 4 and all(row["robust"] and row["protocol"] == "aa-standard, n=500" for row in rows)
-    assert sha256_file(Path(entries.entry(NAME).weights.folder, "model.safetensors"))
-    assert Evidence.load(evidence_files(entries.entry(NAME).weights.folder)[0])
+    assert sha256_file(Path(lookup.entry(NAME).weights.folder, "model.safetensors"))
+    assert Evidence.load(evidence_files(lookup.entry(NAME).weights.folder)[0])
