@@ -154,7 +154,7 @@ def _share_cores(launcher: Launcher) -> None:
 
 @contextmanager
 def told(run: RunFolder, group: Processes):
-    """Turn what can end a training that has begun into a `TrainingStopped` in words.
+    """Turn what can end a training that has begun into a `TrainingStopped` in words; let go of its folder.
 
     Anything else is a fault of ours and keeps its traceback; how to go on is told in any case.
 
@@ -176,6 +176,7 @@ def told(run: RunFolder, group: Processes):
         raise TrainingStopped(f"{who}{reason}\n{how_to_go_on(run, group)}", status) from error
     finally:
         signal.signal(signal.SIGTERM, before)
+        run.release()
 
 
 def _reason(error: BaseException, group: Processes) -> tuple[str | None, int]:

@@ -16,7 +16,7 @@ from robustzoo.training.plan import make_plan
 from tests.training.small import AT_TRH, small
 
 NAME = "vit_ti4.cifar10jpg_linf.at_trh"
-MIXED = ["--set", "extra_data=ddpm", "--set", "extra_fraction=0.5", "--batch-size", "8"]
+MIXED = ["--set", "extra_fraction=0.5", "--batch-size", "8"]
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,9 @@ def generated(folder, count: int, first_label: int = 0):
     return file
 
 
-def planned(root, file, *flags: str):
-    return make_plan([NAME, "--data", str(root), "--extra-data", str(file), *MIXED, *flags])
+def planned(root, file, extra_data: str = "ddpm"):
+    data = ["--data", str(root), "--extra-data", str(file), "--set", f"extra_data={extra_data}"]
+    return make_plan([NAME, *data, *MIXED])
 
 
 def test_another_number_of_generated_images_is_another_recipe(root, tmp_path):
@@ -55,11 +56,10 @@ def test_another_number_of_generated_images_is_another_recipe(root, tmp_path):
 
 
 def test_a_recipe_of_so_many_generated_images_wants_them(root, tmp_path):
-    stated = ("--set", "extra_data=ddpm:64")
-    data = open_training_data(planned(root, generated(tmp_path, 64), *stated))
+    data = open_training_data(planned(root, generated(tmp_path, 64), "ddpm:64"))
     assert data.recipe.extra_data == "ddpm:64"
     with pytest.raises(DataError, match=r"with 64 generated images, but .* has 80: give the file"):
-        open_training_data(planned(root, generated(tmp_path, 80), *stated))
+        open_training_data(planned(root, generated(tmp_path, 80), "ddpm:64"))
 
 
 def test_an_epoch_of_a_recipe_counts_the_images_held_out():

@@ -14,6 +14,7 @@ from robustzoo.verification.verify import verify
 from tests.small_models import digits
 
 
+@pytest.mark.filterwarnings("ignore:gradient masking suspected")
 @pytest.mark.parametrize("mode", ["spot", "full"])
 def test_zero_gradients_stand_in_the_report(folder, mode, monkeypatch):
     """The digits have 17 shades, and rounding to these changes no clean answer but hides every gradient."""
@@ -32,18 +33,21 @@ def test_zero_gradients_stand_in_the_report(folder, mode, monkeypatch):
     assert report.to_json()["claims"][0]["masking"] == claim.masking
 
 
-def robust(model, head, scale, threat_model=None):
+def robust(model, head, scale, data, **options):
     """Images of 128 that apgd-ce leaves with the last layer's weights times `scale`."""
     model = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in head(model).parameters():
             parameter.mul_(scale)
-    x, y = digits("test")
-    return evaluate(model, (x[:128], y[:128]), threat_model, "apgd-ce", progress=False)
+    return evaluate(model, data, protocol="apgd-ce", progress=False, **options)
 
 
 def test_large_logits_hide_nothing_from_cross_entropy(linear):
-    plain, scaled = (robust(linear, lambda m: m[1], scale, "linf:1/20") for scale in (1.0, 1e4))
+    x, y = digits("test")
+    plain, scaled = (
+        robust(linear, lambda m: m[1], scale, (x[:128], y[:128]), threat_model="linf:1/20")
+        for scale in (1.0, 1e4)
+    )
     assert 20 < plain.robust_accuracy.correct < plain.clean_accuracy.correct - 20
     assert abs(scaled.robust_accuracy.correct - plain.robust_accuracy.correct) <= 1
     assert scaled.clean_accuracy.correct == plain.clean_accuracy.correct
@@ -51,7 +55,11 @@ def test_large_logits_hide_nothing_from_cross_entropy(linear):
 
 
 @pytest.mark.slow
-def test_a_bundled_model_with_large_logits_is_broken_as_without(record_property):
-    model = robustzoo.load("vit_micro2.digits_linf.at_trh")
-    plain, scaled = (robust(model, lambda m: m.head, scale).robust_accuracy.correct for scale in (1.0, 1e4))
-    assert (plain, scaled) == (111, 112)
+def test_a_bundled_model_with_large_logits_is_broken_as_without():
+    model = robustzoo.load("vit_micro2.digits_linf.at_base")
+    plain, scaled = (
+        robust(model, lambda m: m.head, scale, "digits", n=128).robust_accuracy.correct
+        for scale in (1.0, 1e4)
+    )
+    assert plain == 111
+    assert abs(scaled - plain) <= 1
