@@ -21,6 +21,7 @@ from robustzoo.cards.evidence_rules import (
 )
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.threat_model import ThreatModel
+from robustzoo.streams import one_line
 from robustzoo.untrusted_files import read_bytes
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Verdict:
     predicted: int
 
 
-@dataclass
+@dataclass(repr=False)
 class Evidence:
     """One Evidence document (`doc`, see evidence.schema.json) and the numbers that people ask it for.
 
@@ -237,6 +238,22 @@ class Evidence:
     @property
     def seed(self) -> int:
         return self.doc["seed"]
+
+    def __float__(self) -> float:
+        """The robust accuracy, in [0, 1]."""
+        return float(self.robust_accuracy)
+
+    def __str__(self) -> str:
+        """The numbers in one line; `robustzoo.report` has more."""
+        doc, robust = self.doc, self.robust_accuracy
+        return (
+            f"{one_line(doc['model']['name'])}: clean {self.clean_accuracy.percent}, robust {robust.percent} "
+            f"({robust.correct} / {robust.n}, 95 % interval {robust.interval}) under {self.threat_model}, "
+            f"{one_line(doc['protocol']['name'])}, {one_line(doc['dataset']['id'])} "
+            f"{doc['dataset']['subset']}"
+        )
+
+    __repr__ = __str__
 
 
 def _canonical(doc: dict[str, Any]) -> bytes:

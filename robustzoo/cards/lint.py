@@ -9,6 +9,7 @@ from typing import Any
 from robustzoo.cards.claims import Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import shard_problem
+from robustzoo.cards.imported import Imported, is_imported, method_tags
 from robustzoo.cards.metadata import CardError, read_block, stated_name
 from robustzoo.cards.render import results_table
 from robustzoo.cards.rendered import first_difference
@@ -27,7 +28,7 @@ _ABSOLUTE = re.compile(
 
 
 def lint_card(
-    text: str, recipe: Recipe | None = None, evidence: Evidence | Sequence[Evidence] | None = None
+    text: str, recipe: Recipe | Imported | None = None, evidence: Evidence | Sequence[Evidence] | None = None
 ) -> list[str]:
     """Every problem found in a card, as sentences; an empty list is a good card.
 
@@ -100,7 +101,9 @@ def _paths(text: str) -> Iterator[str]:
         yield f"absolute path {match.group()!r}: it exists on one machine only"
 
 
-def _name(name: str, recipe: Recipe | None) -> Iterator[str]:
+def _name(name: str, recipe: Recipe | Imported | None) -> Iterator[str]:
+    if is_imported(name):
+        return
     base = name.partition("+")[0] if recipe is not None and name == recipe.name else name
     try:
         check_compatible(parse(base))
@@ -115,7 +118,11 @@ def _body(text: str, block: dict[str, Any], claims: Sequence[Claim]) -> Iterator
     if isinstance(sha256, str) and sha256 not in body:
         yield "the text does not state the sha256 of the weights"
     name = claims[0].model_name
-    place = name if stated_name(text, name) is None and "+" not in name else "local-dir:FOLDER"
+    place = (
+        name
+        if stated_name(text, name) is None and "+" not in name and not is_imported(name)
+        else "local-dir:FOLDER"
+    )
     if f'robustzoo.load("{place}")' not in body:
         yield f'the text does not say how to load the model: robustzoo.load("{place}")'
     yield from differences(text, claims, sha256 if isinstance(sha256, str) else None)
@@ -129,7 +136,7 @@ def _table(text: str, documents: Sequence[Evidence]) -> Iterator[str]:
             yield f"the results table lacks the evidence's row {row}"
 
 
-def _rendered(text: str, recipe: Recipe, documents: Sequence[Evidence]) -> Iterator[str]:
+def _rendered(text: str, recipe: Recipe | Imported, documents: Sequence[Evidence]) -> Iterator[str]:
     """Everything else: the text must be what `robustzoo card` would write, but for the author's notes."""
     try:
         problem = first_difference(text, recipe, documents)
@@ -139,7 +146,7 @@ def _rendered(text: str, recipe: Recipe, documents: Sequence[Evidence]) -> Itera
         yield f"the card is not what recipe and evidence give: {problem}"
 
 
-def _recipe(block: dict[str, Any], claims: Sequence[Claim], recipe: Recipe) -> Iterator[str]:
+def _recipe(block: dict[str, Any], claims: Sequence[Claim], recipe: Recipe | Imported) -> Iterator[str]:
     if claims[0].model_name != recipe.name:
         yield f"model-index names {claims[0].model_name}, the recipe is {recipe.name}"
     if _ours(block).get("recipe_digest") != recipe.digest:
@@ -148,7 +155,7 @@ def _recipe(block: dict[str, Any], claims: Sequence[Claim], recipe: Recipe) -> I
     if all(claim.threat_model != recipe.threat_model for claim in claims):
         yield f"no claim is about the recipe's threat model {recipe.threat_model}"
     tags = block.get("tags")
-    for tag in (recipe.threat_model.norm, recipe.loss, *recipe.defences):
+    for tag in (recipe.threat_model.norm, *method_tags(recipe)):
         if isinstance(tags, list) and tag not in tags:
             yield f"tags lack {tag!r}"
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from robustzoo.cards.imported import Imported, method_tags
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.names import unpublished_name
 from robustzoo.streams import one_line
@@ -53,7 +54,7 @@ def bad_card(problem: str) -> CardError:
 
 
 def card_data(
-    recipe: Recipe,
+    recipe: Recipe | Imported,
     results: Sequence[EvalResult],
     *,
     weights_sha256: str,
@@ -78,20 +79,26 @@ def card_data(
     }
     if best_known:
         ours["best_known"] = list(best_known)
-    method = [recipe.loss, *recipe.defences]
-    tags = timm_tags(recipe)
+    tags = {} if isinstance(recipe, Imported) else timm_tags(recipe)
     return ModelCardData(
         license=license,
         library_name="timm",
         pipeline_tag=TASK,
-        tags=["robustzoo", "adversarial-robustness", recipe.threat_model.norm, *method],
-        datasets=[_HUB_DATASETS.get(recipe.dataset, recipe.dataset)],
+        tags=["robustzoo", "adversarial-robustness", recipe.threat_model.norm, *method_tags(recipe)],
+        datasets=[_HUB_DATASETS.get(dataset, dataset) for dataset in _datasets(recipe, results)],
         metrics=["accuracy"],
         base_model=f"timm/{next(iter(tags))}" if len(tags) == 1 else [f"timm/{tag}" for tag in tags] or None,
         model_name=name or recipe.name,
         eval_results=list(results),
         robustzoo=ours,
     )
+
+
+def _datasets(recipe: Recipe | Imported, results: Sequence[EvalResult]) -> list[str]:
+    """The catalog's dataset of the model, or those that it was measured on."""
+    if recipe.dataset is not None:
+        return [recipe.dataset]
+    return list(dict.fromkeys(result.dataset_type for result in results))
 
 
 def timm_tags(recipe: Recipe) -> dict[str, str]:

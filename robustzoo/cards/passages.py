@@ -10,6 +10,7 @@ from importlib.resources import files
 from robustzoo.cards.best_known import BestKnown
 from robustzoo.cards.claims import default_tolerance
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.imported import Imported
 from robustzoo.cards.masking import masking_signs
 from robustzoo.cards.metadata import timm_tags
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES
@@ -25,7 +26,7 @@ _CHECKPOINT_LICENCES = {
 }
 _NORMS = {"linf": "L∞", "l2": "L2", "l1": "L1"}
 # Keys of citations.bib.
-_METHOD_PAPER, _ATTACK_PAPER = "wang2023improving", "croce2020reliable"
+_METHOD_PAPER, ATTACK_PAPER = "wang2023improving", "croce2020reliable"
 _PAPERS = {
     "at": "madry2018towards",
     "trades": "zhang2019theoretically",
@@ -129,7 +130,7 @@ def best_known(found: BestKnown) -> str:
     )
 
 
-def loading(recipe: Recipe, place: str) -> str:
+def loading(recipe: Recipe | Imported, place: str) -> str:
     """Three lines of code, and the trap beside them. `place`: the name to load, or the word FOLDER."""
     place = f"local-dir:{place}" if place == "FOLDER" else place
     mean, std = (", ".join(f"{v:g}" for v in values) for values in (recipe.mean, recipe.std))
@@ -220,20 +221,26 @@ def _images(recipe: Recipe) -> str:
 
 def limits(recipe: Recipe, documents: Sequence[Evidence]) -> str:
     """What the numbers do not say."""
+    trained = f"The model was trained against {threat(recipe.threat_model)} alone."
+    return limits_of(documents, trained, recipe.dataset)
+
+
+def limits_of(documents: Sequence[Evidence], trained: str, dataset: str | None) -> str:
+    """The same. trained: against what, in a sentence; dataset: key of the catalog, or None."""
     fewest = min((document.robust_accuracy for document in documents), key=lambda accuracy: accuracy.n)
     width = 100 * (fewest.high - fewest.low)
     lines = [
         "Robust accuracy under a fixed set of attacks is an upper bound: better attacks can only lower it.",
         f"{_plural(fewest.n, 'test image')} leave an interval {width:.1f} points wide. For a smaller "
         "difference between two models, compare the verdicts in `evidence/` image by image.",
-        f"The model was trained against {threat(recipe.threat_model)} alone. Larger perturbations, other "
+        f"{trained} Larger perturbations, other "
         "norms, rotations, blur, patches and natural shifts are other questions.",
     ]
     weaker = sorted({document.doc["protocol"]["name"] for document in documents} - {"aa-standard"})
     if weaker:
         names = ", ".join(f"`{name}`" for name in weaker)
         lines.append(f"{names} tries less than `aa-standard`, so do not compare its numbers with that.")
-    if recipe.dataset == "digits":
+    if dataset == "digits":
         lines.append("A classifier of 8 x 8 digits is there to try tools on, not to read digits with.")
     lines.append("Fairness, calibration and privacy of the training data were not assessed.")
     return "\n".join(f"- {line}" for line in lines)
@@ -244,12 +251,17 @@ def citation(recipe: Recipe) -> str:
     keys = [
         _METHOD_PAPER,
         *(_PAPERS[part] for part in (recipe.loss, *recipe.defences) if part in _PAPERS),
-        _ATTACK_PAPER,
+        ATTACK_PAPER,
     ]
     role = "The method" if recipe.defences else "The baseline and its setting"
-    body = "\n\n".join(_citations()[key] for key in keys)
     parts = "the loss" + ", its modifiers" * any(part in _PAPERS for part in recipe.defences)
-    return f"{role}, then {parts} and the attacks:\n\n```bibtex\n{body}\n```"
+    return f"{role}, then {parts} and the attacks:\n\n{bibtex(keys)}"
+
+
+def bibtex(keys: Sequence[str]) -> str:
+    """The entries of citations.bib as a block of code."""
+    entries = "\n\n".join(_citations()[key] for key in keys)
+    return f"```bibtex\n{entries}\n```"
 
 
 def _citations() -> dict[str, str]:

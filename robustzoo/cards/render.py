@@ -6,10 +6,11 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from robustzoo.cards import passages
+from robustzoo.cards import imported_passages, passages
 from robustzoo.cards.best_known import best_known
 from robustzoo.cards.claims import Claim, eval_results
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.imported import Imported
 from robustzoo.cards.metadata import bad_card, card_data, dump_block
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.composition import composed, former_sources
@@ -33,7 +34,7 @@ SECTIONS = (
 
 
 def render_card(
-    recipe: Recipe,
+    recipe: Recipe | Imported,
     evidence: Evidence | Sequence[Evidence],
     weights_sha256: str,
     license: str = "apache-2.0",
@@ -43,7 +44,7 @@ def render_card(
     """The whole README.md: metadata with the claims, then the text for people.
 
     Args:
-        recipe: of the model.
+        recipe: of the model, or what its folder says of imported weights.
         evidence: one evaluation, or one for each threat model, protocol and subset that the card shall claim.
         weights_sha256: of model.safetensors.
         license: of the weights, SPDX identifier in the Hub's lower case.
@@ -74,7 +75,7 @@ def render_card(
     )
     sections = [
         f"# {name}",
-        passages.summary(recipe),
+        passages.summary(recipe) if isinstance(recipe, Recipe) else imported_passages.summary(recipe),
         "## Results",
         results_table(documents),
         *(passages.measured_on(document) for document in documents),
@@ -83,6 +84,30 @@ def render_card(
         passages.loading(recipe, place),
         "## Verify",
         passages.verifying(place, documents),
+        *_origin(recipe, documents, license),
+        "## Weights",
+        f"sha256 of `model.safetensors`: `{weights_sha256}`",
+    ]
+    return dump_block(data) + "\n" + "\n\n".join(sections) + "\n"
+
+
+def _origin(recipe: Recipe | Imported, documents: Sequence[Evidence], license: str) -> list[str]:
+    """The sections that say where the model comes from, from "Recipe" to "Citation"."""
+    if isinstance(recipe, Imported):
+        rows = imported_passages.values_table(recipe)
+        return [
+            "## Recipe",
+            f"{table(rows)}\n\nDigest of these values: `{recipe.digest}`{imported_passages.trusting(recipe)}",
+            "## Train it again",
+            imported_passages.TRAINING,
+            "## Data and licences",
+            imported_passages.licences(recipe, license),
+            "## Limits",
+            imported_passages.limits(recipe, documents),
+            "## Citation",
+            imported_passages.citation(),
+        ]
+    return [
         "## Recipe",
         recipe_table(recipe),
         "## Train it again",
@@ -93,13 +118,10 @@ def render_card(
         passages.limits(recipe, documents),
         "## Citation",
         passages.citation(recipe),
-        "## Weights",
-        f"sha256 of `model.safetensors`: `{weights_sha256}`",
     ]
-    return dump_block(data) + "\n" + "\n\n".join(sections) + "\n"
 
 
-def _require_same_model(recipe: Recipe, evidence: Evidence, weights_sha256: str) -> None:
+def _require_same_model(recipe: Recipe | Imported, evidence: Evidence, weights_sha256: str) -> None:
     model = evidence.doc["model"]
     if recipe_name(model["name"], model["sha256"]) != recipe.name:
         raise bad_card(f"the evidence is about {model['name']}, the recipe about {recipe.name}")

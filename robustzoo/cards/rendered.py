@@ -9,6 +9,7 @@ from itertools import zip_longest
 
 from robustzoo.cards.claims import Claim
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.imported import Imported
 from robustzoo.cards.metadata import CardError, read_block, split_card, stated_name
 from robustzoo.cards.render import render_card, robust_row, table_cells
 from robustzoo.cards.statistics import Accuracy
@@ -30,7 +31,7 @@ def with_notes(text: str, notes: str) -> str:
 
 
 def first_difference(
-    text: str, recipe: Recipe, documents: Sequence[Evidence], license: str | None = None
+    text: str, recipe: Recipe | Imported, documents: Sequence[Evidence], license: str | None = None
 ) -> str | None:
     """The first line of a card that its recipe and evidence do not give, in words; None for equal texts.
 
@@ -62,7 +63,7 @@ def first_difference(
 
 
 def require_rendered(
-    text: str, recipe: Recipe, pairs: Sequence[tuple[Claim, Evidence]], license: str | None = None
+    text: str, recipe: Recipe | Imported, pairs: Sequence[tuple[Claim, Evidence]], license: str | None = None
 ) -> None:
     """Raise CardError where the card says anything else than its claims and the evidence behind them give.
 

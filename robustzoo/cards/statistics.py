@@ -96,6 +96,9 @@ class Accuracy:
         """For people: "77.7 to 84.7 %"."""
         return f"{100 * self.low:.1f} to {100 * self.high:.1f} %"
 
+    def __float__(self) -> float:
+        return self.value
+
     def __str__(self) -> str:
         return f"{self.percent} ({self.correct} / {self.n}, 95 % interval {self.interval})"
 

@@ -23,6 +23,7 @@ _COMMANDS = {
     "recipe": "zoo",
     "train": "train",
     "evaluate": "evaluate",
+    "import": "importing",
     "evidence": "evidence",
     "verify": "verify",
     "report": "evidence",
@@ -34,6 +35,7 @@ _COMMANDS = {
     "card": "publish",
     "publish": "publish",
 }
+_FUNCTIONS = {"import": "import_"}  # a word of Python's own
 # What other tools call it -> what it is called here.
 _MEANT = {
     **dict.fromkeys(("list", "models", "search"), "ls"),
@@ -61,7 +63,9 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        return getattr(importlib.import_module(f"robustzoo.cli.{_COMMANDS[name]}"), name)
+        return getattr(
+            importlib.import_module(f"robustzoo.cli.{_COMMANDS[name]}"), _FUNCTIONS.get(name, name)
+        )
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -80,6 +80,10 @@ def _load(
     from robustzoo.hub.load import load
 
     loaded = load(model)
+    if loaded.recipe is None:
+        raise RobustzooError(
+            f"{loaded.name} was imported, and the loss that it was trained with is not known"
+        )
     dataset = load_dataset(loaded.recipe.dataset, data_root, split)
     return loaded, adversarial_points(loaded, dataset, min(n, len(dataset)), seed), len(dataset)
 

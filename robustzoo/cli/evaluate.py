@@ -10,13 +10,14 @@ import click
 
 from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import images as image_options
-from robustzoo.cli.options import seed, workers
+from robustzoo.cli.options import seed, trust, workers
 from robustzoo.cli.output import JsonErrors, own_output, say
 
 
 @click.command(cls=JsonErrors)
 @click.argument("model")
 @image_options
+@trust
 @click.option(
     "--threat-model",
     "threat_models",
@@ -78,6 +79,7 @@ def evaluate(
     as_json: bool,
     micro_batch: int | None,
     device: str | None,
+    trust: Path | None,
     **options: Any,
 ) -> None:
     """Attack MODEL and write Evidence.
@@ -102,7 +104,7 @@ def evaluate(
     rank = this_rank()
     several = epsilons is not None or len(threat_models) > 1
     with own_output(as_json):
-        loaded = open_model(model)
+        loaded = open_model(model, trust)
         images = loaded.images(options)
         chosen = threat_models or (getattr(loaded.module, "threat_model", None),)
         options |= {

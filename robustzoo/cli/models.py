@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
 
 _FACTORY = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]+)")
 _TIMM, _HUB = "timm:", "hf-hub:"
+_EXPECTED = "a torch.nn.Module from pixels (B, C, H, W) in [0, 1] to logits (B, K), in eval mode"
 
 
 @dataclass(frozen=True)
@@ -85,12 +83,13 @@ def recipe_of(model: str) -> Recipe | None:
     return None
 
 
-def open_model(text: str) -> OpenedModel:
+def open_model(text: str, trust: Path | None = None) -> OpenedModel:
     """The model that an argument means.
 
     Args:
         text: a registry name, "local-dir:FOLDER" or a folder; "FILE.py:FUNCTION", which is run, without
             arguments; "timm:NAME"; "hf-hub:OWNER/REPO[@REVISION]".
+        trust: the file of Python that may be run for an imported model's folder; see `robustzoo.load`.
 
     Raises:
         RobustzooError: the file or its function does not give a module, or no function is named.
@@ -99,10 +98,14 @@ def open_model(text: str) -> OpenedModel:
     if _is_file(text):
         raise RobustzooError(f"{text} names no function; expected FILE.py:FUNCTION")
     match = _FACTORY.fullmatch(text)
+    if trust is not None and (match is not None or text.startswith((_TIMM, _HUB))):
+        raise RobustzooError(f"--trust {trust} goes with an imported model's folder; {text} is none")
     if match is not None:
-        return OpenedModel(
-            _made_by(Path(match["file"]), match["name"]), f"{Path(match['file']).name}:{match['name']}"
-        )
+        from robustzoo.models.python_files import module_by
+
+        file = Path(match["file"])
+        say_running(file)
+        return OpenedModel(module_by(file, match["name"], _EXPECTED), f"{file.name}:{match['name']}")
     if text.startswith(_TIMM):
         from robustzoo.models.timm_models import timm_model
 
@@ -114,9 +117,12 @@ def open_model(text: str) -> OpenedModel:
         return OpenedModel(loaded, None, None if loaded.recipe is None else loaded.recipe.dataset)
     from robustzoo.hub.load import load
 
-    loaded = load(text)
+    if trust is not None:
+        say_running(trust)
+    loaded = load(text, trust=trust)
     folder = Path(text.removeprefix("local-dir:"))
-    return OpenedModel(loaded, None, loaded.recipe.dataset, folder if folder.is_dir() else None)
+    described = loaded.recipe or loaded.imported
+    return OpenedModel(loaded, None, described.dataset, folder if folder.is_dir() else None)
 
 
 def _is_file(text: str) -> bool:
@@ -124,79 +130,7 @@ def _is_file(text: str) -> bool:
     return text.endswith((".py", ".py:")) and not Path(text).is_dir()
 
 
-def _made_by(file: Path, name: str) -> nn.Module:
-    """What the function of a file returns."""
-    from torch import nn
-
-    made = getattr(_imported(file), name, None)
-    where = f"{file}:{name}"
-    if made is None:
-        raise RobustzooError(f"{file} has no function {name!r}; it has {_functions(file)}")
-    if not isinstance(made, nn.Module):
-        if not callable(made):
-            raise RobustzooError(
-                f"{where} is a {type(made).__name__}; expected a function without arguments that returns the "
-                "model"
-            )
-        try:
-            made = made()
-        except (Exception, SystemExit) as error:  # its sys.exit is not ours, which says what happened
-            raise RobustzooError(f"{where} failed: {_told(error, file)}") from error
-    if not isinstance(made, nn.Module):
-        raise RobustzooError(
-            f"{where} returned a {type(made).__name__}; expected a torch.nn.Module from pixels (B, C, H, W) "
-            "in [0, 1] to logits (B, K), in eval mode"
-        )
-    return made
-
-
-def _imported(file: Path) -> Any:
-    """The file as a module, under the name that worker processes can import it by."""
-    if not file.is_file():
-        raise RobustzooError(f"there is no file {file}; expected FILE.py:FUNCTION")
-    say(f"running {file}: what it does, it does with your rights", err=True)
-    folder, stem = str(file.resolve().parent), file.stem
-    if not stem.isidentifier():
-        raise RobustzooError(f"{file} cannot be imported: {stem!r} is no name of Python; rename the file")
-    # Behind everything else: the file's neighbours must not replace installed packages.
-    if folder not in sys.path:
-        sys.path.append(folder)
-    known = sys.modules.get(stem)
-    found = getattr(known, "__file__", None) if known else getattr(_spec(stem), "origin", None)
-    if found is None or Path(found).resolve() != file.resolve():
-        raise RobustzooError(
-            f"{file} cannot be imported: {stem!r} already means {found or 'a module of Python'}; rename the "
-            "file"
-        )
-    try:
-        return importlib.import_module(stem)
-    except (Exception, SystemExit) as error:
-        raise RobustzooError(f"{file} cannot be imported: {_told(error, file)}") from error
-
-
-def _spec(stem: str) -> Any:
-    importlib.invalidate_caches()
-    return importlib.util.find_spec(stem)
-
-
-def _functions(file: Path) -> str:
-    module = sys.modules[file.stem]
-    names = [
-        name
-        for name, value in vars(module).items()
-        if callable(value) and getattr(value, "__module__", None) == module.__name__
-    ]
-    return ", ".join(names) or "none"
-
-
-def _told(error: BaseException, file: Path) -> str:
-    """The error and the line of the user's own file that it came through."""
-    line, at = None, error.__traceback__
-    while at is not None:
-        if Path(at.tb_frame.f_code.co_filename).resolve() == file.resolve():
-            line = at.tb_lineno
-        at = at.tb_next
-    if isinstance(error, SyntaxError):
-        line = error.lineno
-    where = "" if line is None else f" (line {line})"
-    return f"{type(error).__name__}: {error}{where}"
+def say_running(file: Path) -> None:
+    """Tell, before a file of Python is run, that it is."""
+    if file.is_file():
+        say(f"running {file}: what it does, it does with your rights", err=True)

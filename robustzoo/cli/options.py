@@ -110,6 +110,14 @@ images = together(
     ),
     classes,
 )
+trust = click.option(
+    "--trust",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File of Python that an imported model's folder names, to be run to build its network: read "
+    "it first. "
+    "Without it no code of a folder runs.",
+)
 seed = click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of every draw."
 )

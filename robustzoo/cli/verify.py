@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustzoo.cli.models import refuse_unknown
-from robustzoo.cli.options import classes, data, data_root, workers
+from robustzoo.cli.options import classes, data, data_root, trust, workers
 from robustzoo.cli.output import (
     BAD_INPUT,
     JsonErrors,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 @data
 @data_root
 @classes
+@trust
 @click.option(
     "--tolerance",
     type=click.IntRange(min=0),

@@ -52,7 +52,9 @@ def attack_all(
         run_here(model, work, ledger, record)
         return
     sha256 = weights_hash(model)
-    copies = model if sha256 is None else ModelFolder(Path(model.folder), sha256)
+    copies = (
+        model if sha256 is None else ModelFolder(Path(model.folder), sha256, getattr(model, "trust", None))
+    )
     run_in_workers(model, copies, work, ledger, workers, record)
 
 

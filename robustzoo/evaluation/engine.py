@@ -47,10 +47,12 @@ class Work:
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A model that each process reads from disk, refused unless the weights have this hash."""
+    """A model that each process reads from disk, refused unless the weights have this hash. trust: the file
+    of Python that builds it, where its user has asked for that."""
 
     path: Path
     sha256: str
+    trust: Path | None = None
 
 
 PRECISIONS = ("float32", "tf32", "bf16")

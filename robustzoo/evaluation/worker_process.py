@@ -54,9 +54,10 @@ def work_in_process(pipe: Connection) -> None:
         with strict_arithmetic(device):
             if isinstance(model, ModelFolder):
                 # Imported here, since it brings timm along: seconds that a process for any other model saves.
-                from robustzoo.models.folder import read_folder
+                from robustzoo.models import folder
 
-                model = read_folder(model.path, model.sha256, check_logits=False)
+                opened = folder.ModelFolder(model.path, model.trust)
+                model = folder.read_folder(opened, model.sha256, check_logits=False)
             with placed(model, device), frozen(model):
                 follow(pipe, model, work)
     except Exception as error:

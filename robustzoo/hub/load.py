@@ -33,6 +33,7 @@ def load(
     cache_dir: str | Path | None = None,
     local_files_only: bool = False,
     token: str | bool | None = None,
+    trust: str | Path | None = None,
 ) -> PixelModel:
     """A model by name, ready to use: pixels (B, C, H, W) in [0, 1] -> logits (B, K), in eval mode on the CPU.
 
@@ -42,6 +43,8 @@ def load(
             the 40 hex digits of a commit.
         pretrained: False builds the same model with random weights, for any compatible name.
         cache_dir, local_files_only, token: as in huggingface_hub; used only for Hub folders.
+        trust: the file of Python that may be run to build an imported network: the one that its folder names,
+            after you have read it. Without it no code of a folder ever runs.
 
     Returns:
         PixelModel with `.name`, `.recipe` (what it was trained with), `.threat_model`, `.card` (text or None)
@@ -54,7 +57,7 @@ def load(
             network: OfflineMiss).
         TypeError: pretrained is no bool.
     """
-    from robustzoo.models import pixel_model, read_folder
+    from robustzoo.models import pixel_model, read_folder, read_recipe
 
     if not isinstance(pretrained, bool):
         raise TypeError(f"pretrained {pretrained!r} is no bool; expected True or False")
@@ -63,9 +66,10 @@ def load(
         wanted = registered.recipe
     else:
         folder = _folder(name, registered, cache_dir, local_files_only, token)
+        folder.trust = None if trust is None else Path(trust)
         if pretrained:
             return read_folder(folder)
-        wanted = folder.config.recipe
+        wanted = read_recipe(folder)
     model = pixel_model(wanted).eval()
     model.name, model.recipe, model.threat_model = wanted.name, wanted, wanted.threat_model
     return model
@@ -90,7 +94,12 @@ def load_repository(reference: str) -> PixelModel:
 
 
 def verify(
-    name: str, *, mode: str = "replay", card: str | Path | None = None, **options: Any
+    name: str,
+    *,
+    mode: str = "replay",
+    card: str | Path | None = None,
+    trust: str | Path | None = None,
+    **options: Any,
 ) -> VerificationReport:
     """Check the claims of a model's card against its weights.
 
@@ -99,6 +108,7 @@ def verify(
         mode: `replay` (seconds: clean pass and every witness), `spot` (a first tier on all images, then the
             whole protocol on a random sample) or `full` (the whole protocol again).
         card: another card than the folder's own README.md.
+        trust: as of `load`.
         options: passed on to `robustzoo.verification.verify.verify` (tolerance, seed, workers, ...).
 
     Raises:
@@ -111,6 +121,7 @@ def verify(
 
     registered = registered_entry(name)
     folder = _folder(name, registered)
+    folder.trust = None if trust is None else Path(trust)
     sha256 = None if registered is None else registered.weights.sha256
     return verify_folder(
         folder, card=None if card is None else Path(card), mode=mode, sha256=sha256, **options

@@ -10,6 +10,7 @@ from robustzoo import atomic_files
 from robustzoo.cards.catalog_images import images_problem
 from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.imported import Imported
 from robustzoo.cards.lint import lint_card
 from robustzoo.cards.metadata import LARGEST_CARD
 from robustzoo.cards.published import all_evidence, covers, evidence_files
@@ -103,6 +104,11 @@ def publish_bundled(folder: str | Path) -> Entry:
     """
     opened = ModelFolder.of(folder)
     folder, recipe = opened.path, opened.config.recipe
+    if isinstance(recipe, Imported):
+        raise CardError(
+            f"{recipe.name} was imported, and is bundled under no registry name; share the folder as it is: "
+            "robustzoo.load loads it"
+        )
     if recipe.name != recipe.base_name:
         raise CardError(
             f"{recipe.name} is a changed recipe and has no registry name; it cannot be published under one. "

@@ -28,7 +28,8 @@ def registered_entry(name: str | Path) -> Entry | None:
     if str(name).lower().endswith(_WEIGHTS) and not is_folder(Path(str(name))):
         raise UnknownName(
             f"{shortened(name)} is a file of weights, which does not say of what network: name the model "
-            "folder that it is in, or FILE.py:FUNCTION with a function that builds the network and loads it"
+            "folder that it is in, make one with `robustzoo import FILE`, or FILE.py:FUNCTION "
+            "with a function that builds the network and loads it"
         )
     if len(str(name)) > _LONGEST_NAME and not is_folder(Path(str(name))):
         raise UnknownName(

@@ -11,8 +11,10 @@ from typing import Any
 
 from torch import nn
 
+from robustzoo.cards.imported import Imported
 from robustzoo.errors import RobustzooError
 from robustzoo.models.architectures import build_for, timm_arguments, timm_name
+from robustzoo.models.imported import timm_part
 from robustzoo.models.weights import require_file
 from robustzoo.registry import Recipe
 from robustzoo.untrusted_files import UnfitFile, read_object
@@ -28,12 +30,13 @@ _FREE_TEXT = ("license", "description", "origin_url", "notes", "tag", "paper_nam
 
 @dataclass(frozen=True)
 class FolderConfig:
-    """What config.json says: the recipe, the licence of the weights (an SPDX identifier in the Hub's lower
-    case), and the logits (2, K) of the reference inputs of the seed. skeleton: the network that it describes,
-    on the meta device."""
+    """What config.json says: the recipe (of weights that others trained: where they come from), the licence
+    of the weights (an SPDX identifier in the Hub's lower case), and the logits (2, K) of the reference
+    inputs of the seed. skeleton: the network that it describes, on the meta device; None of imported
+    weights."""
 
-    recipe: Recipe
-    skeleton: nn.Module
+    recipe: Recipe | Imported
+    skeleton: nn.Module | None
     license: str
     reference_seed: int
     reference_logits: list[list[float]]
@@ -107,6 +110,8 @@ def read_config(path: Path) -> FolderConfig:
         raise RobustzooError(
             f"{path}: schema {ours.get('schema')!r}; this version reads {SCHEMA}. Update robustzoo"
         )
+    if "imported" in ours:
+        return _read_imported(path, document, ours)
     try:
         recipe = Recipe.from_json(ours.get("recipe"))
     except (ValueError, KeyError, TypeError) as error:
@@ -126,6 +131,34 @@ def read_config(path: Path) -> FolderConfig:
     _compare(path, document, timm_config(recipe, skeleton))
     seed, logits = _reference(path, ours.get("reference"), recipe.num_classes)
     return FolderConfig(recipe, skeleton, _license(path, document["pretrained_cfg"]), seed, logits)
+
+
+def render_imported(imported: Imported, network: nn.Module, reference_logits: list[list[float]]) -> str:
+    """As `render_config`, of imported weights."""
+    ours = {
+        "schema": SCHEMA,
+        "name": imported.name,
+        "imported": imported.to_json(),
+        "reference": {"seed": REFERENCE_SEED, "logits": reference_logits},
+    }
+    document = timm_part(imported, network) | {"robustzoo": ours}
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def compare_imported(path: Path, imported: Imported, network: nn.Module) -> None:
+    """Raise RobustzooError where what timm reads of config.json is not the imported network."""
+    _compare(path, read_object(path, _LARGEST_CONFIG), timm_part(imported, network))
+
+
+def _read_imported(path: Path, document: dict[str, Any], ours: dict[str, Any]) -> FolderConfig:
+    try:
+        imported = Imported.from_json(ours["imported"])
+    except RobustzooError as error:
+        raise RobustzooError(f"{path}: {error}") from error
+    if ours.get("name") != imported.name:
+        raise RobustzooError(f"{path}: robustzoo.name is {ours.get('name')!r}, not {imported.name!r}")
+    seed, logits = _reference(path, ours.get("reference"), imported.num_classes)
+    return FolderConfig(imported, None, imported.license, seed, logits)
 
 
 def _license(path: Path, block: dict[str, Any]) -> str:

@@ -7,6 +7,8 @@ of normalised images; `read_folder` gives a PixelModel of pixels.
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +19,20 @@ from timm import __version__ as timm_version
 from torch import nn
 
 from robustzoo import atomic_files
+from robustzoo.cards.imported import Imported
 from robustzoo.errors import RobustzooError
 from robustzoo.keyed_noise import uniform
 from robustzoo.models.architectures import build_for
-from robustzoo.models.config import REFERENCE_SEED, WEIGHTS, FolderConfig, read_config, render_config
+from robustzoo.models.config import (
+    REFERENCE_SEED,
+    WEIGHTS,
+    FolderConfig,
+    compare_imported,
+    read_config,
+    render_config,
+    render_imported,
+)
+from robustzoo.models.imported import ImportedModel, rebuild
 from robustzoo.models.pixel_model import PixelModel
 from robustzoo.models.weights import read_weights, verify_sha256, weights_for_export, write_weights
 from robustzoo.registry import Recipe
@@ -29,6 +41,7 @@ from robustzoo.registry.digests import sha256_file
 CONFIG, CARD, EVIDENCE = "config.json", "README.md", "evidence"
 _ATOL = 1e-3  # logits; kernels of other machines differ by about 1e-5, a wrong normalisation by far more
 _RTOL = 1e-4
+_CODE = re.compile(r"network_[0-9a-f]{12}\.py")  # builds an imported network
 _LARGEST_CARD = 2**20  # bytes
 
 
@@ -56,10 +69,37 @@ def write_folder(folder: str | Path, model: PixelModel, recipe: Recipe, *, overw
             )
     weights = weights_for_export(model.network.state_dict(), skeleton.state_dict())
 
+    logits = _reference_logits(_assemble(skeleton, recipe, weights), REFERENCE_SEED)
+    text = render_config(recipe, skeleton, logits.tolist())
+    return _write(folder, weights, {CONFIG: text}, overwrite)
+
+
+def write_imported(
+    folder: str | Path,
+    model: ImportedModel,
+    imported: Imported,
+    code: bytes | None,
+    *,
+    overwrite: bool = False,
+) -> str:
+    """As `write_folder`, of weights that others trained. code: the file of Python that builds the network."""
+    weights = weights_for_export(model.network.state_dict(), model.network.state_dict())
+    logits = _reference_logits(model, REFERENCE_SEED)
+    files: dict[str, str | bytes] = {CONFIG: render_imported(imported, model.network, logits.tolist())}
+    if code is not None and imported.code_file is not None:
+        files[imported.code_file] = code
+    return _write(Path(folder).resolve(), weights, files, overwrite)
+
+
+def _write(
+    folder: Path, weights: dict[str, torch.Tensor], files: Mapping[str, str | bytes], overwrite: bool
+) -> str:
+    """All of it or nothing; returns the SHA-256 of model.safetensors."""
     with atomic_files.staging_folder(folder) as staging:
         write_weights(staging / WEIGHTS, weights)
-        logits = _reference_logits(_assemble(skeleton, recipe, weights), REFERENCE_SEED)
-        atomic_files.write_text(staging / CONFIG, render_config(recipe, skeleton, logits.tolist()))
+        for name, content in files.items():
+            write = atomic_files.write_text if isinstance(content, str) else atomic_files.write_bytes
+            write(staging / name, content)
         digest = sha256_file(staging / WEIGHTS)
         if not _holds_the_same(folder, staging):
             _require_replaceable(folder, overwrite)
@@ -73,10 +113,12 @@ class ModelFolder(os.PathLike):
 
     Attributes:
         path: as it was given.
+        trust: the file of Python that may be run to build an imported network; None: none.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], trust: str | os.PathLike[str] | None = None) -> None:
         self.path = Path(path)
+        self.trust = None if trust is None else Path(trust)
         self._sha256: str | None = None
 
     @classmethod
@@ -133,23 +175,16 @@ def read_folder(
         )
     config = opened.config
     recipe = config.recipe
+    if isinstance(recipe, Imported):
+        return _read_imported(opened, recipe, check_logits)
+    if opened.trust is not None:
+        raise RobustzooError(f"{folder} needs no code to be run: leave --trust {opened.trust} away")
     # A model loaded inside someone's inference_mode() could never be attacked.
     with torch.inference_mode(False):
         weights = read_weights(folder / WEIGHTS, config.skeleton.state_dict())
         model = _assemble(deepcopy(config.skeleton), recipe, weights)
     if check_logits:
-        found = _reference_logits(model, config.reference_seed)
-        wanted = torch.tensor(config.reference_logits, device="cpu")
-        if not torch.allclose(found, wanted, rtol=_RTOL, atol=_ATOL):
-            raise RobustzooError(
-                f"{folder}: the loaded model's logits differ from the stored reference by "
-                f"{(found - wanted).abs().max().item():.3g} (allowed: {_ATOL}). Either the weights or the "
-                f"normalisation (mean {recipe.mean}, std {recipe.std}) are not those of the export, or torch "
-                f"{torch.__version__} or timm {timm_version} computes another function from them; "
-                "the published numbers would not hold. Take the original folder again, or change the "
-                "version; weights that you changed on purpose get a folder of their own with "
-                "robustzoo.models.write_folder(FOLDER, model, model.recipe)"
-            )
+        _require_reference(model, opened)
     model.name, model.recipe, model.threat_model, model.folder = (
         recipe.name,
         recipe,
@@ -160,9 +195,44 @@ def read_folder(
     return model
 
 
+def _read_imported(opened: ModelFolder, imported: Imported, check_logits: bool) -> ImportedModel:
+    """`read_folder` of weights that others trained. Its code runs where `trust` names that code."""
+    folder = opened.path
+    network = rebuild(imported, opened.trust, folder)
+    compare_imported(folder / CONFIG, imported, network)
+    with torch.inference_mode(False):
+        network.load_state_dict(read_weights(folder / WEIGHTS, network.state_dict()), strict=True)
+        model = ImportedModel(network, imported).eval()
+    if check_logits:
+        _require_reference(model, opened)
+    model.folder, model.trust, model.card = folder, opened.trust, _read_card(folder / CARD)
+    return model
+
+
+def _require_reference(model: PixelModel, opened: ModelFolder) -> None:
+    """Raise RobustzooError unless the model gives the logits that config.json states."""
+    folder, config = opened.path, opened.config
+    recipe = config.recipe
+    found = _reference_logits(model, config.reference_seed)
+    wanted = torch.tensor(config.reference_logits, device="cpu")
+    if not torch.allclose(found, wanted, rtol=_RTOL, atol=_ATOL):
+        raise RobustzooError(
+            f"{folder}: the loaded model's logits differ from the stored reference by "
+            f"{(found - wanted).abs().max().item():.3g} (allowed: {_ATOL}). Either the weights or the "
+            f"normalisation (mean {recipe.mean}, std {recipe.std}) are not those of the export, or torch "
+            f"{torch.__version__} or timm {timm_version} computes another function from them; "
+            "the published numbers would not hold. Take the original folder again, or change the "
+            "version; weights that you changed on purpose get a folder of their own with "
+            "robustzoo.models.write_folder(FOLDER, model, model.recipe)"
+        )
+
+
 def read_recipe(folder: str | os.PathLike[str]) -> Recipe:
     """The recipe of a model folder, without reading its weights. Raises: RobustzooError as `read_folder`."""
-    return ModelFolder.of(folder).config.recipe
+    found = ModelFolder.of(folder).config.recipe
+    if isinstance(found, Imported):
+        raise RobustzooError(f"{found.name} was imported, and no recipe of its training is known")
+    return found
 
 
 def _assemble(network: nn.Module, recipe: Recipe, weights: dict[str, torch.Tensor]) -> PixelModel:
@@ -197,7 +267,8 @@ def _require_replaceable(folder: Path, overwrite: bool) -> None:
     content = sorted(entry.name for entry in folder.iterdir())
     if not content:
         return
-    foreign = [name for name in content if name not in (WEIGHTS, CONFIG, CARD, EVIDENCE)]
+    known = (WEIGHTS, CONFIG, CARD, EVIDENCE)
+    foreign = [name for name in content if name not in known and not _CODE.fullmatch(name)]
     if foreign or WEIGHTS not in content or CONFIG not in content:
         raise RobustzooError(
             f"{folder} is neither empty nor a model folder (it holds {', '.join(content[:4])}); "

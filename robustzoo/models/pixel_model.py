@@ -72,6 +72,11 @@ class PixelModel(nn.Module):
         """The last linear layer, (d) -> (K)."""
         return self.network.get_classifier()
 
+    @property
+    def num_classes(self) -> int:
+        """K, of the logits."""
+        return self.head.out_features
+
     def normalise(self, x: Tensor) -> Tensor:
         """(B, C, H, W) pixels -> what `network` expects, same shape."""
         return (x - self.mean) / self.std

@@ -123,8 +123,8 @@ def card_differences(one: Statement, model: PixelModel) -> dict[str, tuple[Any, 
     differences = claim.differences(Claim.from_evidence(evidence), ("model_name", *TERMS))
     if claim.model_name != model.name:
         differences["model_name"] = (claim.model_name, model.name)
-    if doc["dataset"]["num_classes"] != model.head.out_features:
-        differences["num_classes"] = (doc["dataset"]["num_classes"], model.head.out_features)
+    if doc["dataset"]["num_classes"] != model.num_classes:
+        differences["num_classes"] = (doc["dataset"]["num_classes"], model.num_classes)
     if (images := images_problem(doc)) is not None:
         differences["images"] = (f"{doc['dataset']['id']} {doc['dataset']['subset']}", images)
     if doc["model"]["sha256"] is None:

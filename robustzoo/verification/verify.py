@@ -119,7 +119,7 @@ def verify(
     differences = [comparable.card_differences(one, model) for one in stated]
     if not any(differences):
         pairs = [(one.claim, one.evidence) for one in stated]
-        require_rendered(text, model.recipe, pairs, model.license)
+        require_rendered(text, opened.config.recipe, pairs, model.license)
 
     # ---- each claim: comparable, then replayed, then attacked ---------------------------------------------
     reports = []
