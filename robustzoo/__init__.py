@@ -13,19 +13,36 @@ __version__ = "0.1.0"
 # Public name -> the module that defines it, resolved on first use (PEP 562).
 _PUBLIC = {
     "ThreatModel": "robustzoo.registry.threat_model",
+    "attack": "robustzoo.evaluation.attack_call",
+    "compare": "robustzoo.reports.comparison",
     "evaluate": "robustzoo.evaluation.evaluate",
     "list_models": "robustzoo.registry.lookup",
     "load": "robustzoo.hub.load",
     "recipe": "robustzoo.registry.lookup",
+    "report": "robustzoo.reports.text",
     "verify": "robustzoo.hub.load",
 }
-__all__ = ["ThreatModel", "__version__", "evaluate", "list_models", "load", "recipe", "verify"]
+__all__ = [
+    "ThreatModel",
+    "__version__",
+    "attack",
+    "compare",
+    "evaluate",
+    "list_models",
+    "load",
+    "recipe",
+    "report",
+    "verify",
+]
 
 if TYPE_CHECKING:
+    from robustzoo.evaluation.attack_call import attack
     from robustzoo.evaluation.evaluate import evaluate
     from robustzoo.hub.load import load, verify
     from robustzoo.registry.lookup import list_models, recipe
     from robustzoo.registry.threat_model import ThreatModel
+    from robustzoo.reports.comparison import compare
+    from robustzoo.reports.text import report
 
 
 def __getattr__(name: str) -> Any:
