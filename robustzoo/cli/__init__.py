@@ -24,6 +24,7 @@ _COMMANDS = {
     "train": "train",
     "evaluate": "evaluate",
     "import": "importing",
+    "export": "exporting",
     "evidence": "evidence",
     "verify": "verify",
     "report": "evidence",
