@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from robustzoo.attacks.frozen import frozen
-from robustzoo.attacks.protocols import RANDOM_MODELS
 from robustzoo.cards.claims import Claim, default_tolerance
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.masking import masking_signs
@@ -20,13 +18,11 @@ from robustzoo.cards.model_names import public_name
 from robustzoo.cards.rendered import require_rendered, split_notes
 from robustzoo.cards.visible import require_same
 from robustzoo.cards.witnesses import Witnesses
-from robustzoo.data import ImageDataset
-from robustzoo.evaluation import machine, micro_batch
-from robustzoo.evaluation.arguments import check_seed, check_whole
-from robustzoo.evaluation.engine import Work
+from robustzoo.data import ImageDataset, Subset
+from robustzoo.evaluation import machine
+from robustzoo.evaluation.checks import check_arguments
 from robustzoo.evaluation.evaluate import evaluate
-from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
-from robustzoo.evaluation.guards import probe_images, read_probe
+from robustzoo.evaluation.prepare import Asked, Prepared, ask, prepare
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.models.folder import read_folder, verify_sha256
 from robustzoo.registry.digests import sha256_file
@@ -130,9 +126,7 @@ def verify(
         raise VerificationError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
     if require not in (None, "confirmed"):
         raise VerificationError(f'require is {require!r}; expected "confirmed" or None')
-    check_whole("tolerance", tolerance, 0, error=VerificationError)
-    check_seed(seed, error=VerificationError)
-    check_whole("workers", workers, 1, optional=False, error=VerificationError)
+    check_arguments(tolerance=tolerance, workers=workers, **({} if seed is None else {"seed": seed}))
     if seed is not None and same_seed:
         raise VerificationError(f"seed {seed} and same_seed were both given; expected one of them")
     if mode == "replay" and (seed is not None or same_seed):
@@ -212,18 +206,22 @@ def _check(
 ) -> None:
     """Replay, then attack again as `mode` and `run` (seed, workers, device, progress) say; fills in the
     report."""
-    claim, counts, indices = report.claim, evidence.doc["counts"], evidence.doc["dataset"]["indices"]
-    device = machine.find_device(run["device"] or "cpu")
-    with (
-        Reporter(run["progress"]) as reporter,
-        machine.strict_arithmetic(device),
-        machine.placed(model, device),
-        frozen(model),
-    ):
-        size = _micro_batch(report, evidence, model, dataset, mode, run["workers"], device)
-        reporter.say(replay_cost(model, dataset, len(indices), witnesses, size, device), "cost")
-        found = replay(model, dataset, indices, witnesses, claim.threat_model, size, device)
-        here = machine.fingerprint(device, size)
+    claim, counts, stated = report.claim, evidence.doc["counts"], evidence.doc["dataset"]
+    indices = stated["indices"]
+    asked = ask(
+        model,
+        claim.threat_model,
+        claim.protocol,
+        device=run["device"] or "cpu",
+        indices=Subset(stated["subset"], indices, stated["digest"], dataset),
+        seed=run["seed"],
+        workers=run["workers"],
+    )
+    with Reporter(run["progress"]) as reporter, prepare(model, dataset, asked, guard=False) as ready:
+        size = _micro_batch(report, evidence, ready, mode)
+        reporter.say(replay_cost(model, dataset, len(indices), witnesses, size, asked.device), "cost")
+        found = replay(model, dataset, indices, witnesses, claim.threat_model, size, asked.device)
+        here = machine.fingerprint(asked.device, size)
     there = evidence.doc["run"]["fingerprint"]
     report.fingerprint = {
         key: (there.get(key), here.get(key))
@@ -252,7 +250,7 @@ def _check(
         return
     report.seed = run["seed"]
     if mode == "spot":
-        _spot_check(report, evidence, model, dataset, size, device, run)
+        _spot_check(report, model, dataset, asked, size, run["progress"])
         return
     fresh = evaluate(
         model,
@@ -272,59 +270,36 @@ def _check(
 
 def _spot_check(
     report: ClaimReport,
-    evidence: Evidence,
     model: nn.Module,
     dataset: ImageDataset,
+    asked: Asked,
     size: int,
-    device: torch.device,
-    run: dict[str, Any],
+    progress: bool | Callable[[dict], None],
 ) -> None:
     """Attack what a spot check attacks, unless the replay has refuted the claim already, and judge."""
-    bounds, claim = spot_bounds(report), report.claim
+    bounds = spot_bounds(report)
     found = None
     if bounds is not None:
-        indices = evidence.doc["dataset"]["indices"]
-        with (
-            Reporter(run["progress"]) as reporter,
-            machine.strict_arithmetic(device),
-            machine.placed(model, device),
-            frozen(model),
-        ):
-            probe = probe_images(read_probe(dataset)).to(device)
-            asks = {"gradients": claim.protocol != "square", "random": claim.protocol == RANDOM_MODELS}
-            num_classes = check_forward(model, probe, **asks)
-            first = [dataset[i][0] for i in indices[:size]]
-            check_micro_batch(model, first, size, device, **asks)
-            work = Work(
-                dataset, claim.protocol, claim.threat_model, num_classes, run["seed"], size, str(device)
-            )
-            found = spot(model, work, indices, bounds, min(run["workers"], len(indices)), reporter)
+        with Reporter(progress) as reporter, prepare(model, dataset, asked) as ready:
+            ready = ready.sized(size, workers=asked.workers)
+            indices = ready.subset.indices
+            found = spot(model, ready.work, indices, bounds, min(asked.workers, len(indices)), reporter)
         report.entropy = found.entropy
         report.masking = [] if found.masking is None else [found.masking]
     judge_spot(report, found)
 
 
-def _micro_batch(
-    report: ClaimReport,
-    evidence: Evidence,
-    model: nn.Module,
-    dataset: ImageDataset,
-    mode: str,
-    workers: int,
-    device: torch.device,
-) -> int:
+def _micro_batch(report: ClaimReport, evidence: Evidence, ready: Prepared, mode: str) -> int:
     """The Evidence's micro-batch, so that equal runs give equal bits, as far as it is no more than padding
     and fits into memory; a smaller one is noted."""
-    stated, claim = evidence.doc["micro_batch_size"], report.claim
-    size = micro_batch.bounded(stated, claim.n)
-    x = dataset[evidence.doc["dataset"]["indices"][0]][0]
-    gradients = mode != "replay" and claim.protocol != "square"
-    size = micro_batch.within_memory(model, x, size, device, workers, gradients=gradients)
-    size, _ = micro_batch.fit(model, x, size, device, gradients=gradients)
+    stated, claim, asked = evidence.doc["micro_batch_size"], report.claim, ready.asked
+    size = machine.bounded_micro_batch(stated, claim.n)
+    gradients = mode != "replay" and asked.gradients
+    size = ready.sized(size, workers=asked.workers, gradients=gradients).work.micro_batch_size
     if size < stated:
         report.notes.append(
             f"the Evidence states a micro-batch of {stated}; {size} is used here, as much as {claim.n} "
-            f"images fill and the memory of {device} holds"
+            f"images fill and the memory of {asked.device} holds"
         )
     return size
 
