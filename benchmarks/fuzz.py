@@ -33,9 +33,9 @@ from robustzoo.cards.claims import claims_of
 from robustzoo.cards.lint import lint_card
 from robustzoo.cards.metadata import parse_card
 from robustzoo.cards.witnesses import Witnesses
+from robustzoo.data.samples import open_samples
 from robustzoo.evaluation.journal import Journal, stored_key
 from robustzoo.evaluation.ledger import Finding
-from robustzoo.evaluation.prepare import open_samples
 from robustzoo.models.config import read_config
 from robustzoo.models.folder import read_folder
 from robustzoo.models.weights import read_weights

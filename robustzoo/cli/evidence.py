@@ -163,8 +163,8 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
     Shards may come in any order and from several machines. The result is what a single run would have
     written; a shard that is missing, there twice, or of another evaluation is an error that names it.
     """
-    from robustzoo.evaluation.files import with_witnesses
-    from robustzoo.evaluation.merging import merge as run
+    from robustzoo.evaluation.shards import merge as run
+    from robustzoo.evaluation.terms import with_witnesses
     from robustzoo.reports.text import report
 
     for path in run(folders, out):

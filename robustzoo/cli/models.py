@@ -41,7 +41,7 @@ class OpenedModel:
 
         Raises: RobustzooError where none are named and it has none of its own; DataError, MissingData.
         """
-        from robustzoo.evaluation.prepare import FolderOptions, open_samples
+        from robustzoo.data.samples import FolderOptions, open_samples
 
         given, data_root = options.pop("data"), options.pop("data_root")
         given = self.dataset if given is None else given

@@ -1,9 +1,10 @@
-"""Several threat models: a curve over epsilon, or a table across norms."""
+"""Several evaluations at once: a curve over epsilon, a table across norms, and the ranks of a launcher."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from robustzoo import atomic_files
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.cards.statistics import Accuracy
-from robustzoo.evaluation.arguments import check_threat_model
-from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.ranks import evaluate_on_rank
-from robustzoo.evaluation.shards import Rank
+from robustzoo.errors import RobustzooError
+from robustzoo.evaluation.checks import check_threat_model
+from robustzoo.evaluation.evaluate import evaluate
+from robustzoo.evaluation.shards import Rank, Shard, join
+from robustzoo.evaluation.terms import place_of, reserved, with_witnesses, write_evidence
 from robustzoo.registry import ThreatModel
+
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -83,15 +87,17 @@ def evaluate_curve(
         The curve; None on a rank other than 0.
 
     Raises:
-        GuardError: no epsilon, or one given twice; otherwise as `evaluate`.
+        RobustzooError: no epsilon, or one given twice; otherwise as `evaluate`.
         ThreatModelError: an epsilon that is none.
     """
     norm = check_threat_model(threat_model, model).norm
     if not all(str(e).strip() for e in epsilons):
-        raise GuardError(f"epsilons are {','.join(epsilons)!r}; expected numbers with one comma between two")
+        raise RobustzooError(
+            f"epsilons are {','.join(epsilons)!r}; expected numbers with one comma between two"
+        )
     chosen = sorted((ThreatModel.parse(f"{norm}:{e}") for e in epsilons), key=lambda t: t.epsilon)
     if not chosen or len({t.epsilon for t in chosen}) < len(chosen):
-        raise GuardError(
+        raise RobustzooError(
             f"epsilons are {', '.join(epsilons) or 'empty'}; expected each once, and at least one"
         )
     points, smaller = [], None
@@ -172,11 +178,11 @@ def evaluate_threat_models(
         The table; None on a rank other than 0.
 
     Raises:
-        GuardError: none, or one given twice; otherwise as `evaluate`.
+        RobustzooError: none, or one given twice; otherwise as `evaluate`.
     """
     chosen = [ThreatModel.parse(threat) for threat in threat_models]
     if not chosen or len(set(chosen)) < len(chosen):
-        raise GuardError(
+        raise RobustzooError(
             f"threat models are {', '.join(map(str, threat_models)) or 'empty'}; expected each once, and at "
             "least one"
         )
@@ -227,3 +233,61 @@ def part_note(first: Evidence) -> list[str]:
 def write_table(document: dict[str, Any], path: Path) -> None:
     """Write a table of several evaluations as JSON."""
     atomic_files.write_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+def evaluate_on_rank(
+    rank: Rank | None,
+    *arguments: Any,
+    out: str | Path | None = None,
+    progress: bool | Callable[[dict], None] = True,
+    **options: Any,
+) -> tuple[Evidence, Evidence | None]:
+    """`evaluate` on this rank's share of the images; all ranks must be called alike.
+
+    Ranks speak through `out` alone, so that nothing but a common folder is needed. Their shards stay there:
+    one that an earlier launch finished is not computed again, one that it began goes on.
+
+    Args:
+        rank: this process among the launcher's; None is `evaluate` itself.
+        arguments, options: as of `evaluate`.
+        out: a folder that all ranks see.
+        progress: as of `evaluate`, on rank 0; the others are silent.
+
+    Returns:
+        This rank's own Evidence, and the whole Evidence on rank 0 (and without ranks), None on the others.
+
+    Raises:
+        RobustzooError: no `out`, a shard asked for beside the ranks', `restart` where a finished part lies,
+            or as `evaluate`.
+    """
+    if rank is None:
+        found = evaluate(*arguments, out=out, progress=progress, **options)
+        return found, found
+    if out is None:
+        raise RobustzooError(
+            f"{rank.count} ranks would each keep a part of the result in memory; expected a folder that all "
+            "of them see: out=..., on the command line --out DIR"
+        )
+    if options.get("shard") is not None:
+        raise RobustzooError(
+            "a shard and ranks were both given; expected --shard in single jobs, or a launcher"
+        )
+    out, shown = Path(out), progress if rank.index == 0 else False
+    place = rank.shard.folder(out)
+    if options.get("restart") and any((place / "evidence").glob("*.json")):
+        raise RobustzooError(
+            f"{place} holds a finished part, and ranks cannot tell the parts of this launch from older ones: "
+            f"delete the folders {out}/shard-*-of-{rank.count} first, or choose another folder"
+        )
+    options = {**options, "shard": rank.shard}
+    mine = evaluate(*arguments, out=out, progress=shown, **options)
+    if rank.index > 0:
+        return mine, None
+    paths = [place_of(mine.key(), Shard(i + 1, rank.count).folder(out)) for i in range(rank.count)]
+    # A rank that fails makes the launcher end this one too, so that the wait has an end.
+    while not all(path.exists() for path in paths):
+        time.sleep(_POLL_SECONDS)
+    whole = join([with_witnesses(path) for path in paths], paths)
+    with reserved(out):
+        write_evidence(whole, out)
+    return mine, whole

@@ -16,10 +16,9 @@ from torch import nn
 
 from robustzoo.attacks.protocols import Protocol
 from robustzoo.cards.statistics import FailureSequence
-from robustzoo.evaluation.attack_run import attacked
 from robustzoo.evaluation.engine import Work
-from robustzoo.evaluation.evaluate import cost_line
-from robustzoo.evaluation.progress import Reporter
+from robustzoo.evaluation.progress import Reporter, cost_line
+from robustzoo.evaluation.workers import attacked
 
 LEVEL = 0.95
 # Target classes of the first tier: the nearest few find nearly all that all nine find.

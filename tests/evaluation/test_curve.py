@@ -13,14 +13,11 @@ from torch import nn
 from robustzoo.cards import Evidence
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import load_dataset
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.evaluate import evaluate
-from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.merging import MergeError, merge
-from robustzoo.evaluation.ranks import evaluate_on_rank
-from robustzoo.evaluation.series import evaluate_curve, evaluate_threat_models, folder_of
-from robustzoo.evaluation.shards import Rank
-from robustzoo.evaluation.terms import require_same_answers
-from robustzoo.evaluation.witnessing import inside, leads
+from robustzoo.evaluation.series import evaluate_curve, evaluate_on_rank, evaluate_threat_models, folder_of
+from robustzoo.evaluation.shards import Rank, merge
+from robustzoo.evaluation.witnessing import inside, margins, require_same_answers
 from robustzoo.registry import ThreatModel
 
 OPTIONS = {"n": 24, "micro_batch_size": 6, "progress": False}
@@ -63,7 +60,7 @@ def test_every_point_has_witnesses_of_its_own_ball(curve, linear):
         points = torch.from_numpy(witnesses.pixels)
         clean = torch.stack([data[v.id][0] for v in broken])
         assert inside(points, clean, point.threat_model).all()
-        assert (leads(linear, points, [v.label for v in broken], 5, torch.device("cpu")) > 0).all()
+        assert (margins(linear, points, [v.label for v in broken], 5, torch.device("cpu")) > 0).all()
 
 
 def test_files_of_a_curve_are_kept_and_used_again(linear, curve, tmp_path, monkeypatch):
@@ -101,9 +98,9 @@ def test_points_of_other_weights_or_other_code_are_not_used_again(linear, tmp_pa
     arguments = (model, "digits", EPSILONS[:2], "linf:1/10", "pgd-5")
     first = evaluate_curve(*arguments, out=tmp_path, **OPTIONS)
     model.flipped = True
-    with pytest.raises(GuardError, match="otherwise than this one, whose weights are the same"):
+    with pytest.raises(RobustzooError, match="otherwise than this one, whose weights are the same"):
         evaluate_curve(*arguments, out=tmp_path, **OPTIONS)
-    with pytest.raises(GuardError, match="otherwise than this one"):
+    with pytest.raises(RobustzooError, match="otherwise than this one"):
         evaluate(model, "digits", "linf:1/10", "pgd-5", smaller=first.points[0], **OPTIONS)
     again = evaluate_curve(*arguments, out=tmp_path, restart=True, **OPTIONS)
     assert again.points[0].clean_accuracy.correct < first.points[0].clean_accuracy.correct
@@ -112,11 +109,11 @@ def test_points_of_other_weights_or_other_code_are_not_used_again(linear, tmp_pa
     with torch.no_grad():
         model.network[1].weight.add_(0.1 * torch.randn(10, 64, generator=torch.Generator().manual_seed(0)))
     for options in ({}, {"restart": True}):
-        with pytest.raises(GuardError, match="model differs in weights"):
+        with pytest.raises(RobustzooError, match="model differs in weights"):
             evaluate_curve(*arguments, out=tmp_path, **OPTIONS, **options)
-    with pytest.raises(GuardError, match="differs from this one in its model"):
+    with pytest.raises(RobustzooError, match="differs from this one in its model"):
         evaluate(model, "digits", "linf:1/10", "pgd-5", smaller=first.points[0], **OPTIONS)
-    with pytest.raises(GuardError, match="smaller is a int; expected an Evidence"):
+    with pytest.raises(RobustzooError, match=r"smaller is 3 .*; expected an Evidence"):
         evaluate(model, "digits", "linf:1/10", "pgd-5", smaller=3, **OPTIONS)
 
 
@@ -126,7 +123,7 @@ def test_a_witness_that_fools_no_longer_is_found_out(linear, tmp_path):
     require_same_answers(found, linear, data, device)
     clean = torch.stack([data[int(i)][0] for i in found.witness_set.ids])
     found.witness_set = Witnesses(found.witness_set.ids, clean.numpy(), found.witness_set.margins)
-    with pytest.raises(GuardError, match="answers the stored witness of image"):
+    with pytest.raises(RobustzooError, match="answers the stored witness of image"):
         require_same_answers(found, linear, data, device)
 
 
@@ -135,11 +132,11 @@ def test_shards_of_a_curve_are_merged_point_by_point(linear, curve, tmp_path):
     for shard in ("2/2", "1/2"):
         part = evaluate_curve(*arguments, out=tmp_path / "parts", shard=shard, **OPTIONS)
         assert part.text().startswith(f"PART OF A RESULT: this is shard {shard[0]} of 2")
-    with pytest.raises(MergeError, match=r"shard 2 of 2 is missing") as raised:
+    with pytest.raises(RobustzooError, match=r"shard 2 of 2 is missing") as raised:
         merge([tmp_path / "parts" / "linf-1_40" / "shard-1-of-2"], tmp_path / "no")
     assert "other evaluations" not in str(raised.value)
     aside = (tmp_path / "parts" / "linf-1_20" / "shard-1-of-2").rename(tmp_path / "aside")
-    with pytest.raises(MergeError, match=r"shard 1 of 2 is missing") as raised:
+    with pytest.raises(RobustzooError, match=r"shard 1 of 2 is missing") as raised:
         merge([tmp_path / "parts"], tmp_path / "no")
     assert "other evaluations" not in str(raised.value)  # other points are none
     aside.rename(tmp_path / "parts" / "linf-1_20" / "shard-1-of-2")
@@ -169,7 +166,7 @@ def test_the_table_of_a_curve_names_every_epsilon(curve):
 
 def test_the_micro_batch_of_a_curve_is_that_of_its_first_point(linear, tmp_path, monkeypatch):
     sizes = iter([8, 4, 2, 2])
-    monkeypatch.setattr("robustzoo.evaluation.micro_batch.find", lambda *_: next(sizes))
+    monkeypatch.setattr("robustzoo.evaluation.machine.find_micro_batch", lambda *_: next(sizes))
     options = {"n": 10, "progress": False, "out": tmp_path}
     for _ in range(2):  # also where it is finished already
         found = evaluate_curve(linear, "digits", EPSILONS, "linf:1/10", "pgd-2", **options)
@@ -180,7 +177,7 @@ def test_the_micro_batch_of_a_curve_is_that_of_its_first_point(linear, tmp_path,
     ("epsilons", "words"), [((), "empty"), (("1/10", "0.1"), "each once"), (("1/10", ""), "one comma")]
 )
 def test_epsilons_that_make_no_curve_are_refused(linear, epsilons, words):
-    with pytest.raises(GuardError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         evaluate_curve(linear, "digits", epsilons, "linf:1/10", "pgd-5", **OPTIONS)
 
 
@@ -193,7 +190,7 @@ def test_only_the_same_evaluation_may_be_carried_over(linear, curve):
         ({"seed": 1}, "in its seed"),
     ):
         arguments = {"threat_model": "linf:1/10", "protocol": "pgd-5", **OPTIONS, **options}
-        with pytest.raises(GuardError, match=words):
+        with pytest.raises(RobustzooError, match=words):
             evaluate(linear, "digits", smaller=first, **arguments)
 
 
@@ -210,9 +207,9 @@ def test_ranks_make_a_curve_too(linear, curve, tmp_path):
 
 
 def test_ranks_need_a_common_folder_and_no_shards(linear):
-    with pytest.raises(GuardError, match="2 ranks would each keep a part"):
+    with pytest.raises(RobustzooError, match="2 ranks would each keep a part"):
         evaluate_on_rank(Rank(0, 2, 0), linear, "digits", "linf:1/10", "pgd-5", **OPTIONS)
-    with pytest.raises(GuardError, match="a shard and ranks"):
+    with pytest.raises(RobustzooError, match="a shard and ranks"):
         evaluate_on_rank(Rank(0, 2, 0), linear, "digits", "linf:1/10", "pgd-5", out="x", shard="1/2")
 
 
@@ -226,7 +223,7 @@ def test_one_model_under_several_threat_models(linear, tmp_path):
     document = json.loads((tmp_path / "cross-norm.json").read_text())
     assert document == table.to_json() and list(document["robust_accuracy"]) == sorted(threats)
     assert "all of them" in table.text() and all(threat in table.text() for threat in threats)
-    with pytest.raises(GuardError, match="each once"):
+    with pytest.raises(RobustzooError, match="each once"):
         evaluate_threat_models(linear, "digits", ("linf:1/10", "linf:0.1"), "pgd-5", **OPTIONS)
 
 

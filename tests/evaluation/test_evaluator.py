@@ -17,10 +17,11 @@ from robustzoo.attacks.protocols import protocol
 from robustzoo.cards import Claim, Evidence, Witnesses, lint_card, render_card
 from robustzoo.data import DataError, load_dataset
 from robustzoo.errors import RobustzooError
-from robustzoo.evaluation.evaluate import evaluate, passes_at_most, weights_hash
-from robustzoo.evaluation.guards import EvaluationWarning
-from robustzoo.evaluation.prepare import state_digest
-from robustzoo.evaluation.witnessing import inside, leads
+from robustzoo.evaluation.checks import EvaluationWarning
+from robustzoo.evaluation.engine import passes_at_most
+from robustzoo.evaluation.evaluate import evaluate
+from robustzoo.evaluation.prepare import state_digest, weights_hash
+from robustzoo.evaluation.witnessing import inside, margins
 from robustzoo.models.folder import read_folder
 from robustzoo.registry import ThreatModel, find_entry
 from robustzoo.reports.text import report
@@ -125,7 +126,7 @@ def test_every_broken_image_has_a_witness_that_fools(linear, evidence):
     points = torch.from_numpy(witnesses.pixels)
     clean = torch.stack([data[v.id][0] for v in broken])
     assert inside(points, clean, ThreatModel.parse(EPS)).all()
-    found = leads(linear, points, [v.label for v in broken], 5, torch.device("cpu"))
+    found = margins(linear, points, [v.label for v in broken], 5, torch.device("cpu"))
     assert (found > 0).all()
     assert torch.allclose(found, torch.from_numpy(witnesses.margins), atol=1e-4)
     assert witnesses.quantised.mean() > 0.5

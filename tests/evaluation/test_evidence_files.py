@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from robustzoo.cards import Evidence
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.evaluate import evaluate
-from robustzoo.evaluation.files import _path, reserved
-from robustzoo.evaluation.guards import GuardError
+from robustzoo.evaluation.terms import place_of, reserved
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -52,7 +52,7 @@ def test_the_result_of_another_evaluation_is_not_overwritten(model, tmp_path, mo
         "robustzoo.evaluation.evaluate.attack_all", lambda *_: pytest.fail("attacked before it was refused")
     )
     with pytest.raises(
-        GuardError, match=rf"pgd-2\.data_tensors-test-all\.json holds.*{words}.*--out DIR.*delete"
+        RobustzooError, match=rf"pgd-2\.data_tensors-test-all\.json holds.*{words}.*--out DIR.*delete"
     ):
         run(model, tmp_path, **options)
     assert contents(tmp_path) == before
@@ -60,22 +60,25 @@ def test_the_result_of_another_evaluation_is_not_overwritten(model, tmp_path, mo
 
 def test_other_hand_picked_images_are_another_evaluation(model, tmp_path):
     run(model, tmp_path, indices=[0, 1])
-    with pytest.raises(GuardError, match="dataset differs in indices, digest"):
+    with pytest.raises(RobustzooError, match="dataset differs in indices, digest"):
         run(model, tmp_path, indices=[0, 2])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links")
 def test_a_link_to_nowhere_in_the_place_of_the_folder_is_refused(model, tmp_path):
     (tmp_path / "evidence").symlink_to(tmp_path / "evidence")
-    with pytest.raises(GuardError, match="evidence is a link that leads nowhere"):
+    with pytest.raises(RobustzooError, match="evidence is a link that leads nowhere"):
         run(model, tmp_path)
 
 
 def test_folders_whose_names_differ_in_other_letters_alone_have_files_of_their_own():
-    places = {_path(Path("out"), "pgd-2", f"Bilder {letter}", "test", "all") for letter in "äöü漢字"}
-    places |= {_path(Path("out"), "pgd-2", "x" * 250 + letter, "test", "all") for letter in "ab"}
+    def place(name: str) -> Path:
+        dataset = {"id": name, "split": "test", "subset": "all"}
+        return place_of({"protocol": {"name": "pgd-2"}, "dataset": dataset}, Path("out"))
+
+    places = {place(f"Bilder {letter}") for letter in "äöü漢字"} | {place("x" * 250 + x) for x in "ab"}
     assert len(places) == 7 and all(len(place.name) < 200 for place in places)
-    assert _path(Path("out"), "pgd-2", "digits", "test", "all").name == "pgd-2.digits-test-all.json"
+    assert place("digits").name == "pgd-2.digits-test-all.json"
 
 
 def test_the_same_evaluation_keeps_its_result_and_a_damaged_file_does_not_go_unseen(model, tmp_path):
@@ -83,7 +86,7 @@ def test_the_same_evaluation_keeps_its_result_and_a_damaged_file_does_not_go_uns
     assert run(model, tmp_path).deterministic_bytes() == first.deterministic_bytes()
     (path,) = (tmp_path / "evidence").glob("*.json")
     path.write_text("{")
-    with pytest.raises(GuardError, match=r"no Evidence that can be read .*delete this file"):
+    with pytest.raises(RobustzooError, match=r"no Evidence that can be read .*delete this file"):
         run(model, tmp_path)
 
 
@@ -91,7 +94,9 @@ def test_the_same_evaluation_keeps_its_result_and_a_damaged_file_does_not_go_uns
 def test_a_second_run_into_a_folder_is_refused_while_the_first_goes_on(model, tmp_path):
     out = tmp_path / "new" / "results"
     with reserved(out):
-        with pytest.raises(GuardError, match=r"another evaluation is writing into .*choose another folder"):
+        with pytest.raises(
+            RobustzooError, match=r"another evaluation is writing into .*choose another folder"
+        ):
             run(model, out)
         assert [path.name for path in (out / "evidence").iterdir()] == [".lock"]
     assert not list(tmp_path.iterdir())

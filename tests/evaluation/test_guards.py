@@ -17,17 +17,17 @@ from robustzoo.attacks.answers import NonFiniteLogits
 from robustzoo.cards import Evidence
 from robustzoo.cards.masking import masking_warning
 from robustzoo.data import DataError, TensorSource
-from robustzoo.evaluation.arguments import check_writable
-from robustzoo.evaluation.evaluate import evaluate
-from robustzoo.evaluation.forward_guards import check_forward
-from robustzoo.evaluation.guards import (
+from robustzoo.data.samples import choose_samples
+from robustzoo.evaluation.checks import (
     EvaluationWarning,
-    GuardError,
+    RobustzooError,
+    check_writable,
     outputs_note,
     probe_images,
 )
+from robustzoo.evaluation.evaluate import evaluate
+from robustzoo.evaluation.forward_guards import check_forward
 from robustzoo.evaluation.machine import seconds_per_pass
-from robustzoo.evaluation.prepare import choose_samples
 from robustzoo.reports.text import report
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -79,7 +79,7 @@ BAD_MODELS = {
 @pytest.mark.parametrize("case", BAD_MODELS)
 def test_a_model_that_gives_meaningless_numbers_is_refused(case, tmp_path):
     change, word = BAD_MODELS[case]
-    with pytest.raises(GuardError) as caught:
+    with pytest.raises(RobustzooError) as caught:
         evaluate(Wrapped(change).eval(), (X, Y), "linf:0.1", "pgd-2", out=tmp_path, progress=False)
     assert word in str(caught.value)
     assert not list(tmp_path.iterdir())
@@ -109,12 +109,12 @@ WRITES = {
 @pytest.mark.parametrize("protocol", ["pgd-2", "square", "aa-rand"])
 @pytest.mark.parametrize("write", WRITES)
 def test_a_forward_that_writes_into_its_input_is_refused(write, protocol):
-    with pytest.raises(GuardError, match=r"changes its input in place.*use x = x - "):
+    with pytest.raises(RobustzooError, match=r"changes its input in place.*use x = x - "):
         evaluate(writing(WRITES[write]), (X, Y), "linf:0.1", protocol, progress=False)
 
 
 def test_a_forward_that_writes_only_where_gradients_are_recorded_is_refused():
-    with pytest.raises(GuardError, match="changes its input in place"):
+    with pytest.raises(RobustzooError, match="changes its input in place"):
         check_forward(writing(WRITES["mul_"], recorded_only=True), probe_images(list(X)), random=True)
 
 
@@ -146,14 +146,16 @@ class Changing(TensorDataset):
 
 @pytest.mark.parametrize("what", ["image", "label"])
 def test_data_that_change_with_every_read_are_refused(what):
-    with pytest.raises(GuardError, match=rf"the {what} of item \d differs between two reads.*training trans"):
+    with pytest.raises(
+        RobustzooError, match=rf"the {what} of item \d differs between two reads.*training trans"
+    ):
         evaluate(Wrapped().eval(), Changing(what), "linf:0.1", "pgd-2", progress=False)
 
 
 def test_images_of_another_shape_than_the_models_are_refused_with_both_shapes():
     model = robustzoo.load("vit_micro2.digits_linf.at_base")
     data = (torch.rand(4, 3, 32, 32), Y[:4])
-    with pytest.raises(GuardError, match=r"shape \(3, 32, 32\), but the model expects \(1, 8, 8\)"):
+    with pytest.raises(RobustzooError, match=r"shape \(3, 32, 32\), but the model expects \(1, 8, 8\)"):
         evaluate(model, data, protocol="pgd-2", progress=False)
 
 
@@ -164,7 +166,7 @@ def test_an_input_shape_that_is_no_shape_is_refused_before_images_are_read(shape
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "0.png").touch()
     for data in ((X, Y), tmp_path):
-        with pytest.raises(GuardError) as caught:
+        with pytest.raises(RobustzooError) as caught:
             evaluate(model, data, "linf:0.1", "pgd-2", progress=False)
         assert (
             f"input_shape is {shape!r}; expected (channels, height, width), three positive integers"
@@ -187,7 +189,7 @@ def test_square_alone_needs_no_gradient():
 def test_a_training_module_anywhere_is_refused():
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.1), nn.Linear(64, 3)).eval()
     model[1].train()
-    with pytest.raises(GuardError, match=r"1 module is in training mode \(1\).*model.eval"):
+    with pytest.raises(RobustzooError, match=r"1 module is in training mode \(1\).*model.eval"):
         evaluate(model, (X, Y), "linf:0.1", "pgd-2", progress=False)
 
 
@@ -219,7 +221,7 @@ def test_images_outside_the_box_and_labels_that_are_no_classes_are_refused(case,
 
 def test_a_label_beyond_the_outputs_is_refused():
     y = torch.tensor([0, 1, 2, 0, 3, 1])
-    with pytest.raises(GuardError, match=r"sample 4 is 3, but the model has 3 outputs: expected 0\.\.2"):
+    with pytest.raises(RobustzooError, match=r"sample 4 is 3, but the model has 3 outputs: expected 0\.\.2"):
         evaluate(Wrapped().eval(), (X, y), "linf:0.1", "pgd-2", progress=False)
     with pytest.raises(ValueError, match="sample 4 has label 3; expected 0 to 2"):
         evaluate(Wrapped().eval(), TensorDataset(X, y), "linf:0.1", "pgd-2", progress=False)
@@ -236,22 +238,22 @@ def test_a_model_that_has_more_outputs_for_large_batches_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"seed": -1}, GuardError),
-        ({"seed": 0.5}, GuardError),
-        ({"micro_batch_size": 0}, GuardError),
-        ({"workers": 0}, GuardError),
+        ({"seed": -1}, RobustzooError),
+        ({"seed": 0.5}, RobustzooError),
+        ({"micro_batch_size": 0}, RobustzooError),
+        ({"workers": 0}, RobustzooError),
         ({"n": 7}, DataError),
-        ({"n": 0}, DataError),
+        ({"n": 0}, RobustzooError),
         ({"indices": []}, DataError),
         ({"indices": [0, 0]}, DataError),
         ({"indices": [6]}, DataError),
         ({"indices": [0], "n": 1}, DataError),
         ({"protocol": "autoattack"}, ValueError),
         ({"threat_model": "linf:eight"}, ValueError),
-        ({"threat_model": None}, GuardError),
-        ({"device": "gpu"}, GuardError),
-        ({"device": "cuda:99"}, GuardError),
-        ({"out": __file__}, GuardError),
+        ({"threat_model": None}, RobustzooError),
+        ({"device": "gpu"}, RobustzooError),
+        ({"device": "cuda:99"}, RobustzooError),
+        ({"out": __file__}, RobustzooError),
     ],
     ids=str,
 )
@@ -323,7 +325,7 @@ def test_wrong_arguments_are_named_before_the_model_is_called(options, words):
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, which takes no files")
 def test_a_place_that_only_says_it_is_writable_is_refused_at_once():
-    with pytest.raises(GuardError, match=r"out is '/proc/x', but nothing can be written in /proc"):
+    with pytest.raises(RobustzooError, match=r"out is '/proc/x', but nothing can be written in /proc"):
         evaluate(Wrapped().eval(), (X, Y), "linf:0.1", "pgd-2", out="/proc/x", progress=False)
 
 
@@ -451,7 +453,7 @@ def test_the_model_and_torch_are_left_as_they_were():
     try:
         evaluate(model, (X, Y), "linf:0.1", "pgd-2", progress=False)
         assert torch.get_num_threads() == 2
-        with pytest.raises(GuardError):
+        with pytest.raises(RobustzooError):
             evaluate(Wrapped(lambda z, x: z.softmax(1)).eval(), (X, Y), "linf:0.1", "pgd-2", progress=False)
         assert torch.get_num_threads() == 2
     finally:
@@ -487,9 +489,9 @@ def test_a_compiled_module_is_attacked_like_the_module():
 def test_weights_made_in_inference_mode_are_refused():
     with torch.inference_mode():
         model = Wrapped().eval()
-        with pytest.raises(GuardError, match=r"the model's weight was made under torch\.inference_mode"):
+        with pytest.raises(RobustzooError, match=r"the model's weight was made under torch\.inference_mode"):
             evaluate(model, (X, Y), "linf:0.02", "apgd-ce", progress=False)
-    with pytest.raises(GuardError, match=r"the model's weight was made under torch\.inference_mode"):
+    with pytest.raises(RobustzooError, match=r"the model's weight was made under torch\.inference_mode"):
         evaluate(model, (X, Y), "linf:0.02", "apgd-ce", progress=False)
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from robustzoo.evaluation import micro_batch
-from robustzoo.evaluation.engine import OutOfMemory
+from robustzoo.evaluation import machine
+from robustzoo.evaluation.engine import RobustzooError
 from robustzoo.evaluation.evaluate import evaluate
 
 EPS = "linf:1/20"
@@ -59,9 +59,9 @@ def test_samples_in_flight_are_redone_at_half_the_shape_and_say_so(linear, after
 
 
 def test_memory_that_does_not_suffice_for_one_image_is_an_error_in_words(linear):
-    with pytest.raises(OutOfMemory, match="memory ran out on cpu with one image"):
+    with pytest.raises(RobustzooError, match="memory ran out on cpu with one image"):
         run(Small(linear, 0, after=20), 4)  # after the guards, which call it with 4 images
-    with pytest.raises(OutOfMemory, match="one image at a time"):
+    with pytest.raises(RobustzooError, match="one image at a time"):
         run(Small(linear, 0, after=60), 4)
 
 
@@ -85,16 +85,18 @@ def test_the_trial_doubles_while_it_pays_and_stops_where_memory_ends(monkeypatch
             raise torch.OutOfMemoryError("simulated")
         return costs[len(x)] / 2, costs[len(x)] / 2
 
-    monkeypatch.setattr(micro_batch.machine, "seconds_per_pass", seconds)
+    monkeypatch.setattr(machine, "seconds_per_pass", seconds)
     gpu, x = torch.device("cuda"), torch.zeros(1, 2, 2)
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *_: self)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    assert micro_batch.find(nn.Identity(), x, 10_000, gpu) == 256  # 512 is hardly faster an image
+    assert machine.find_micro_batch(nn.Identity(), x, 10_000, gpu) == 256  # 512 is hardly faster an image
     costs[512] = 1.5
     del costs[1024]
-    assert micro_batch.find(nn.Identity(), x, 10_000, gpu) == 512
-    assert micro_batch.find(nn.Identity(), x, 100, gpu) == 100
-    assert micro_batch.find(nn.Identity(), x, 10_000, torch.device("cpu")) == micro_batch.DEFAULT
+    assert machine.find_micro_batch(nn.Identity(), x, 10_000, gpu) == 512
+    assert machine.find_micro_batch(nn.Identity(), x, 100, gpu) == 100
+    assert (
+        machine.find_micro_batch(nn.Identity(), x, 10_000, torch.device("cpu")) == machine.DEFAULT_MICRO_BATCH
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,15 +107,15 @@ def test_the_trial_doubles_while_it_pays_and_stops_where_memory_ends(monkeypatch
 def test_on_the_cpu_what_a_batch_keeps_is_added_up_before_it_is_asked_for(monkeypatch, hidden, each):
     layers = [nn.Linear(64, 10)] if not hidden else [nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10)]
     model = nn.Sequential(nn.Flatten(), *layers).requires_grad_(False)
-    monkeypatch.setattr(micro_batch.machine, "memory_bytes", lambda: 100 * each)
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 100 * each)
     x, cpu = torch.rand(1, 8, 8), torch.device("cpu")
-    assert micro_batch.within_memory(model, x, 100, cpu) == 100
-    assert micro_batch.within_memory(model, x, 101, cpu) == 50
-    assert micro_batch.within_memory(model, x, 10**11, cpu) == 10**11 // 2**30
-    assert micro_batch.within_memory(model, x, 100, cpu, processes=3) == 25
-    assert micro_batch.within_memory(model, x, 101, torch.device("cuda")) == 101
+    assert machine.within_memory(model, x, 100, cpu) == 100
+    assert machine.within_memory(model, x, 101, cpu) == 50
+    assert machine.within_memory(model, x, 10**11, cpu) == 10**11 // 2**30
+    assert machine.within_memory(model, x, 100, cpu, processes=3) == 25
+    assert machine.within_memory(model, x, 101, torch.device("cuda")) == 101
     without = 100 * each // 2048
-    assert micro_batch.within_memory(lambda x: fail(), x, without, cpu, gradients=False) == without
+    assert machine.within_memory(lambda x: fail(), x, without, cpu, gradients=False) == without
 
 
 def fail():
@@ -121,7 +123,7 @@ def fail():
 
 
 def test_a_batch_that_the_machine_cannot_hold_is_halved_and_said(linear, monkeypatch):
-    monkeypatch.setattr(micro_batch.machine, "memory_bytes", lambda: 8 * 256 * 8)
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 8 * 256 * 8)
     events = []
     found = run(linear, 64, progress=events.append)
     assert found.doc["micro_batch_size"] == 8

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from robustzoo.attacks.clean_pass import Clean
 from robustzoo.attacks.protocols import protocol
-from robustzoo.evaluation.cost import Pace
 from robustzoo.evaluation.ledger import CLEAN, Finding, Ledger
-from robustzoo.evaluation.progress import Reporter
+from robustzoo.evaluation.progress import Pace, Reporter
 from robustzoo.registry import ThreatModel
 
 LANES = 4

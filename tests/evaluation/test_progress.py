@@ -8,7 +8,7 @@ import time
 import pytest
 
 from robustzoo.evaluation import progress
-from robustzoo.evaluation.guards import EvaluationWarning
+from robustzoo.evaluation.checks import EvaluationWarning
 from robustzoo.evaluation.progress import Reporter, duration, estimate
 
 

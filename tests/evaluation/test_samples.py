@@ -18,9 +18,9 @@ from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.passages import measured_on
 from robustzoo.cli import group
 from robustzoo.data import DataError, load_dataset, open_data
-from robustzoo.evaluation.files import place_of
-from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.prepare import FolderOptions, open_samples
+from robustzoo.data.samples import FolderOptions, open_samples
+from robustzoo.errors import RobustzooError
+from robustzoo.evaluation.terms import place_of
 from robustzoo.models.timm_models import fold
 from robustzoo.reports.text import report
 from robustzoo.verification.comparable import open_stated
@@ -110,7 +110,7 @@ def test_twelve_numbered_classes_get_their_own_labels(tmp_path, first, before):
     again = CliRunner().invoke(
         group, [*command, "--out", str(tmp_path / "out"), "--resize", "10"], catch_exceptions=True
     )
-    assert isinstance(again.exception, GuardError) and "transform" in str(again.exception)
+    assert isinstance(again.exception, RobustzooError) and "transform" in str(again.exception)
     classes = tmp_path / "classes.txt"
     classes.write_text("\n".join(reversed([f"{before}{i}" for i in range(first, first + 12)])))
     done = CliRunner().invoke(group, [*command, "--classes", str(classes), "--json"])
@@ -182,7 +182,7 @@ def test_long_and_foreign_names_of_folders_do_not_share_a_file(png_digits, tmp_p
     for folder in ("\u732b", "\u72ac", "a" * 240, "a" * 241, "cats"):
         copy = Evidence(json.loads(json.dumps(evidence.doc)))
         copy.doc["dataset"]["id"] = f"folder:{folder}"
-        names.append(place_of(copy, tmp_path).name)
+        names.append(place_of(copy.key(), tmp_path).name)
     assert len(set(names)) == 5 and max(map(len, names)) < 200 and names[-1].startswith("pgd-1.folder_cats-")
 
 

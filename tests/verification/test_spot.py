@@ -11,9 +11,8 @@ import pytest
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.protocols import protocol
 from robustzoo.data import load_dataset
-from robustzoo.evaluation.attack_run import robust_ids
 from robustzoo.evaluation.progress import Reporter
-from robustzoo.evaluation.workers import Work
+from robustzoo.evaluation.workers import Work, attacked
 from robustzoo.registry import ThreatModel, entry
 from robustzoo.verification.spot import Bounds, FirstTier, decide, first_tier, spot
 from robustzoo.verification.verify import verify
@@ -107,7 +106,7 @@ def test_survivors_of_the_tier_contain_all_that_the_protocol_leaves(linear):
     whole, indices = work(), range(32)
     tier = FirstTier(**vars(whole))
     with frozen(linear):
-        robust, survivors = (set(robust_ids(linear, w, indices, 1, Reporter(False))) for w in (whole, tier))
+        robust, survivors = (set(attacked(linear, w, indices, 1, Reporter(False))[0]) for w in (whole, tier))
         assert len(robust) > 0 and robust <= survivors
         found = spot(linear, whole, indices, Bounds(len(robust), len(robust)), 1, Reporter(False))
     assert found.survivors == len(survivors)
