@@ -120,7 +120,7 @@ def evaluate(
         MissingData: the data's files are not there.
     On any error no Evidence is written; the journal stays.
     """
-    # Arguments: refused before anything is read, computed or written
+    # ---- what was asked: refused before anything is read, computed or written -----------------------------
     refuse_in_worker()
     asked = ask(
         model,
@@ -143,24 +143,14 @@ def evaluate(
         out = Path(out) if part is None else part.folder(Path(out))
         check_writable(out)
     started, start = datetime.datetime.now(datetime.timezone.utc), time.perf_counter()
-    with (
-        reserved(out),
-        Reporter(progress) as reporter,
-        prepare(model, data, asked, reporter) as ready,
-    ):
-        # What this evaluation is, and what it goes on from
+    with reserved(out), Reporter(progress) as reporter, prepare(model, data, asked, reporter) as ready:
+        # ---- which evaluation this is, and what it goes on from -------------------------------------------
         ids = ready.subset.indices if part is None else part.part(ready.subset.indices)
         workers = min(int(workers), len(ids))
         identity = identify(model, name)
         if identity.warning is not None:
             reporter.warn(identity.warning)
-        terms = terms_of(
-            identity.described(ready.weights),
-            ready.work,
-            ready.subset,
-            smaller,
-            None if part is None else {"index": part.index, "count": part.count, "weights": ready.weights},
-        )
+        terms = terms_of(identity.described(ready.weights), ready, smaller, part)
         path = None if out is None else place_of(terms, out)
         size = micro_batch_size or _micro_batch_before(smaller, None if restart else path)
         if size is None and part is not None:  # a trial on each shard's machine could differ
@@ -174,22 +164,21 @@ def evaluate(
             refuse_to_replace(path, terms)  # before the attack, whose hours would be lost
             if path.exists() and not restart:
                 return _finished(path, ready, reporter)
-        # The attack, from where the journal ends
+
+        # ---- the attack, from where the journal ends ------------------------------------------------------
         fingerprint = machine.fingerprint(asked.device, ready.work.micro_batch_size)
         ledger = Ledger(ids, ready.work.attacks, ready.work.micro_batch_size, carried)
         key = journal_key(terms, ready.weights, fingerprint)
         with Journal(None if path is None else path.with_suffix(".journal"), key, restart=restart) as journal:
             _restore(ledger, journal, reporter)
             if not ledger.finished:
-                line = cost_line(
-                    model, ready.dataset[ids[0]][0], ready.work, sum(ledger.left), workers, ready.measured
-                )
                 with _telling_what_is_kept(journal, reporter):
-                    reporter.say(line, "cost")
+                    cost = cost_line(ready.work, sum(ledger.left), workers, ready.measured)
+                    reporter.say(cost, "cost")
                     attack_all(model, ready.work, ledger, workers, reporter, journal.append, ready.measured)
-            # The Evidence
-            masked = masking_warning(ledger.zero_gradients, ledger.correct)
-            if masked is not None:
+
+            # ---- the Evidence -----------------------------------------------------------------------------
+            if (masked := masking_warning(ledger.zero_gradients, ledger.correct)) is not None:
                 reporter.warn(masked)
             run = {
                 "started": started.isoformat(timespec="seconds"),

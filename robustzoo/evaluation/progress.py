@@ -14,7 +14,6 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column
-from torch import Tensor, nn
 
 from robustzoo.attacks.protocols import Protocol
 from robustzoo.cards.statistics import Accuracy
@@ -22,7 +21,6 @@ from robustzoo.data import ImageDataset
 from robustzoo.evaluation.checks import EvaluationWarning
 from robustzoo.evaluation.engine import Work, passes_at_most
 from robustzoo.evaluation.ledger import CLEAN, Finding, Ledger
-from robustzoo.evaluation.machine import seconds_per_pass
 from robustzoo.streams import UnfailingStream
 
 # Seconds between two lines where there is no terminal.
@@ -168,30 +166,19 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def cost_line(
-    model: nn.Module,
-    x: Tensor,
-    work: Work,
-    count: int,
-    workers: int,
-    measured: tuple[float, float] | None = None,
-) -> str:
-    """What the run costs at most, in passes and (from a short trial on `x: (C, H, W)`) in seconds.
+def cost_line(work: Work, count: int, workers: int, measured: tuple[float, float]) -> str:
+    """What the run costs at most, in passes and in seconds.
 
     Args:
-        measured: seconds of a forward and of a backward of a micro-batch, where a trial has been made.
+        measured: seconds of a forward and of a backward of a micro-batch, from a trial.
     """
     forwards, backwards = passes_at_most(work.protocol)
-    if measured is None:
-        batch = x.expand(work.micro_batch_size, *x.shape).to(work.device)
-        measured = seconds_per_pass(model, batch, gradients=backwards > 0)
     seconds = seconds_at_most((forwards, backwards), count, work, workers, measured)
     return (
         f"{work.protocol.name} on {count} images: at most {count * forwards:,} forwards and "
         f"{count * backwards:,} backwards, {estimate(seconds)} if all stay robust "
         f"({workers} process{'es, their start aside' if workers > 1 else ''}, "
-        f"micro-batch {work.micro_batch_size}, "
-        f"{work.device})"
+        f"micro-batch {work.micro_batch_size}, {work.device})"
     )
 
 

@@ -53,9 +53,7 @@ class Curve:
         rows = [("0 (clean)", first.clean_accuracy)]
         rows += [(point.threat_model.epsilon_text, point.robust_accuracy) for point in self.points]
         title = f"{first.doc['model']['name']}, {first.threat_model.norm}, {first.doc['protocol']['name']}"
-        wide = max(len(epsilon) for epsilon, _ in rows) + 2
-        lines = [title, f"{'epsilon':<{wide}}accuracy", *(f"{e:<{wide}}{a}" for e, a in rows)]
-        return "\n".join([*part_note(first), *lines])
+        return "\n".join([*_part_note(first), title, *_lines("epsilon", rows)])
 
 
 def evaluate_curve(
@@ -100,17 +98,10 @@ def evaluate_curve(
         raise RobustzooError(
             f"epsilons are {', '.join(epsilons) or 'empty'}; expected each once, and at least one"
         )
-    points, smaller = [], None
-    for threat in chosen:
-        smaller, whole = evaluate_one(
-            rank, model, data, threat, protocol, out=out, smaller=smaller, **options
-        )
-        points.append(whole)
-    if any(point is None for point in points):
-        return None
-    curve = Curve(tuple(points))
-    if out is not None and not curve.points[0].is_shard:
-        write_table(curve.to_json(), Path(out) / f"curve-{norm}.json")
+    points = _each(chosen, rank, (model, data), protocol, out, options, carry=True)
+    curve = None if points is None else Curve(points)
+    if curve is not None and out is not None and options.get("shard") is None:
+        _write_table(curve.to_json(), Path(out) / f"curve-{norm}.json")
     return curve
 
 
@@ -145,14 +136,7 @@ class CrossNorm:
         rows += [(str(one.threat_model), one.robust_accuracy) for one in self.evidence]
         rows.append(("all of them", self.union))
         title = f"{first.doc['model']['name']}, {first.doc['protocol']['name']}"
-        return "\n".join([*part_note(first), title, *_table(rows)])
-
-
-def _table(rows: Sequence[tuple[str, Accuracy]]) -> list[str]:
-    """The lines of the table; its first column is as wide as its longest name."""
-    head = "threat model"
-    wide = max(len(head), *(len(name) for name, _ in rows)) + 2
-    return [f"{head:<{wide}}accuracy", *(f"{name:<{wide}}{accuracy}" for name, accuracy in rows)]
+        return "\n".join([*_part_note(first), title, *_lines("threat model", rows)])
 
 
 def evaluate_threat_models(
@@ -186,37 +170,36 @@ def evaluate_threat_models(
             f"threat models are {', '.join(map(str, threat_models)) or 'empty'}; expected each once, and at "
             "least one"
         )
-    found = []
-    for threat in chosen:
-        _, whole = evaluate_one(rank, model, data, threat, protocol, out=out, **options)
-        found.append(whole)
-    if any(one is None for one in found):
-        return None
-    table = CrossNorm(tuple(found))
-    if out is not None and not table.evidence[0].is_shard:
-        write_table(table.to_json(), Path(out) / "cross-norm.json")
+    found = _each(chosen, rank, (model, data), protocol, out, options)
+    table = None if found is None else CrossNorm(found)
+    if table is not None and out is not None and options.get("shard") is None:
+        _write_table(table.to_json(), Path(out) / "cross-norm.json")
     return table
 
 
-def evaluate_one(
+def _each(
+    threat_models: Sequence[ThreatModel],
     rank: Rank | None,
-    model: nn.Module,
-    data: Any,
-    threat_model: ThreatModel,
+    measured: tuple[nn.Module, Any],
     protocol: str,
-    *,
     out: str | Path | None,
-    **options: Any,
-) -> tuple[Evidence, Evidence | None]:
-    """`evaluate_on_rank` under one of several threat models, which have the folder `out` in common.
+    options: dict[str, Any],
+    *,
+    carry: bool = False,
+) -> tuple[Evidence, ...] | None:
+    """`evaluate_on_rank` under each, in the folder of each below `out`; None on a rank other than 0.
 
     Args:
-        model, data, protocol, options: as of `evaluate`.
-
-    Returns, raises: as `evaluate_on_rank`.
+        measured: model and data.
+        carry: what one broke counts as broken under the next.
     """
-    place = None if out is None else folder_of(threat_model, Path(out))
-    return evaluate_on_rank(rank, model, data, threat_model, protocol, out=place, **options)
+    found, mine = [], None
+    for threat_model in threat_models:
+        place = None if out is None else folder_of(threat_model, Path(out))
+        more = {**options, "smaller": mine} if carry else options
+        mine, whole = evaluate_on_rank(rank, *measured, threat_model, protocol, out=place, **more)
+        found.append(whole)
+    return None if any(whole is None for whole in found) else tuple(found)
 
 
 def folder_of(threat_model: ThreatModel, out: Path) -> Path:
@@ -224,14 +207,19 @@ def folder_of(threat_model: ThreatModel, out: Path) -> Path:
     return out / f"{threat_model.norm}-{threat_model.epsilon_text.replace('/', '_')}"
 
 
-def part_note(first: Evidence) -> list[str]:
+def _part_note(first: Evidence) -> list[str]:
     """The lines that head a table whose rows are shards; none for whole results."""
     problem = shard_problem(first.doc)
     return [] if problem is None else [f"PART OF A RESULT: {problem}", ""]
 
 
-def write_table(document: dict[str, Any], path: Path) -> None:
-    """Write a table of several evaluations as JSON."""
+def _lines(head: str, rows: Sequence[tuple[str, Accuracy]]) -> list[str]:
+    """The lines of a table; its first column is as wide as its longest name."""
+    wide = max(len(head), *(len(name) for name, _ in rows)) + 2
+    return [f"{head:<{wide}}accuracy", *(f"{name:<{wide}}{accuracy}" for name, accuracy in rows)]
+
+
+def _write_table(document: dict[str, Any], path: Path) -> None:
     atomic_files.write_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 

@@ -18,9 +18,9 @@ from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import OWN_DATA_MARK
 
 if TYPE_CHECKING:
-    from robustzoo.data import Subset
-    from robustzoo.evaluation.engine import Work
     from robustzoo.evaluation.ledger import Ledger
+    from robustzoo.evaluation.prepare import Prepared
+    from robustzoo.evaluation.shards import Shard
 
 # Terms that an Evidence states only where they are not the rule.
 _OPTIONAL = ("search", "smaller_epsilons", "shard")
@@ -42,20 +42,16 @@ _WAYS_OUT = "choose another folder (out=..., on the command line --out DIR), or 
 
 
 def terms_of(
-    model: dict[str, Any],
-    work: Work,
-    subset: Subset,
-    smaller: Evidence | None,
-    shard: dict[str, Any] | None,
+    model: dict[str, Any], ready: Prepared, smaller: Evidence | None, part: Shard | None
 ) -> dict[str, Any]:
     """Which evaluation this is, as Evidence states it (see `Evidence.key`): known before the attack.
 
     Args:
         model: {"name", "sha256"}.
         smaller: the Evidence that is carried over from a smaller epsilon.
-        shard: {"index", "count", "weights"}, the last a digest of the weights in memory.
+        part: what is evaluated of the images, where not all are.
     """
-    dataset = work.dataset
+    work, subset, dataset = ready.work, ready.subset, ready.dataset
     terms: dict[str, Any] = {
         "model": model,
         "threat_model": {"norm": work.threat_model.norm, "epsilon": work.threat_model.epsilon_text},
@@ -78,8 +74,8 @@ def terms_of(
     if smaller is not None:
         before = smaller.doc.get("smaller_epsilons", [])
         terms["smaller_epsilons"] = [*before, smaller.doc["threat_model"]["epsilon"]]
-    if shard is not None:
-        terms["shard"] = shard
+    if part is not None:
+        terms["shard"] = {"index": part.index, "count": part.count, "weights": ready.weights}
     return terms
 
 

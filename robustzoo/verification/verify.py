@@ -285,9 +285,7 @@ def _spot_check(case: _Case, run: _Run, asked: Asked, size: int) -> None:
     found = None
     if bounds is not None:
         with Reporter(run.progress) as reporter, prepare(case.model, case.dataset, asked) as ready:
-            ready = ready.sized(size, workers=run.workers)
-            indices = ready.subset.indices
-            found = spot(case.model, ready.work, indices, bounds, min(run.workers, len(indices)), reporter)
+            found = spot(ready.sized(size, workers=run.workers), bounds, run.workers, reporter)
         report.entropy = found.entropy
         report.masking = [] if found.masking is None else [found.masking]
     judging.judge_spot(report, found)

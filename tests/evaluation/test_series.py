@@ -15,7 +15,13 @@ from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import load_dataset
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.evaluate import evaluate
-from robustzoo.evaluation.series import evaluate_curve, evaluate_on_rank, evaluate_threat_models, folder_of
+from robustzoo.evaluation.series import (
+    CrossNorm,
+    evaluate_curve,
+    evaluate_on_rank,
+    evaluate_threat_models,
+    folder_of,
+)
 from robustzoo.evaluation.shards import Rank, merge
 from robustzoo.evaluation.witnessing import inside, margins, require_same_answers
 from robustzoo.registry import ThreatModel
@@ -156,6 +162,17 @@ def test_a_long_epsilon_keeps_its_column_apart(curve):
     lines = type(curve).text(SimpleNamespace(points=(point,))).splitlines()
     assert lines[1].index("accuracy") == len("0.33333333333333") + 2
     assert lines[3].startswith("0.33333333333333  ")
+
+
+def test_a_long_threat_model_keeps_its_column_apart(curve):
+    point = SimpleNamespace(
+        **{n: getattr(curve.points[0], n) for n in ("doc", "clean_accuracy", "robust_accuracy")}
+    )
+    point.threat_model = "linf:0.0313725490196"
+    table = SimpleNamespace(evidence=(point,), union=point.robust_accuracy)
+    lines = CrossNorm.text(table).splitlines()
+    assert lines[1].index("accuracy") == len("linf:0.0313725490196") + 2
+    assert lines[3] == f"linf:0.0313725490196  {point.robust_accuracy}"
 
 
 def test_the_table_of_a_curve_names_every_epsilon(curve):
