@@ -122,7 +122,68 @@ class AskedProposals:
             return torch.ones_like(keys, dtype=torch.bool)
         return self.stamps[lanes.unsqueeze(1), keys] != self.best[lanes].unsqueeze(1)
 
+    def forget(self, lanes: Tensor, keys: Tensor) -> None:
+        """Undo `note` for proposals that no answer was kept of."""
+        if self.remembers:
+            self.stamps[lanes, keys] = -1
+
     def note(self, lanes: Tensor, keys: Tensor) -> None:
         """The best points of `lanes: (n,)` have the proposals `keys: (n,)` now."""
         if self.remembers:
             self.stamps[lanes, keys] = self.best[lanes]
+
+
+def earlier_place(keys: Tensor) -> Tensor:
+    """Where in its row each of `keys: (n, Q)` stands the last time before, -1 where it does not."""
+    ordered, places = keys.sort(dim=1, stable=True)
+    before = torch.where(ordered[:, 1:] == ordered[:, :-1], places[:, :-1], -1)
+    return torch.full_like(keys, -1).scatter(1, places[:, 1:], before)
+
+
+def pixels(sides: Tensor, corners: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The pixels of squares of `sides: (n,)` at `corners: (n, 2)`, one after the other: number of the square,
+    row and column, (P,) each."""
+    areas = sides * sides
+    number = torch.repeat_interleave(areas)
+    within = torch.arange(len(number), device=sides.device) - (areas.cumsum(0) - areas)[number]
+    side = sides[number]
+    down = within.div(side, rounding_mode="floor")
+    top, left = corners[number].unbind(1)
+    return number, top + down, left + within - down * side
+
+
+class Squares:
+    """Proposals that change the pixels of a square: row, column and `values: (P, C)` of the pixels of each.
+
+    kept: positions of those that `changed: (P,) bool` anything.
+    """
+
+    def __init__(
+        self, count: int, number: Tensor, row: Tensor, column: Tensor, values: Tensor, changed: Tensor
+    ) -> None:
+        self._count, self._pixels = count, (number, row, column, values)
+        change = torch.zeros(count, dtype=torch.bool, device=row.device)
+        change[number[changed]] = True
+        self.kept = change.nonzero().squeeze(1)
+
+    def write(self, points: Tensor, rows: Tensor) -> None:
+        """Into `points[rows]`, rows: one for each of `kept`."""
+        number, row, column, values = self._pixels
+        to = torch.full((self._count,), -1, device=rows.device)
+        to[self.kept] = rows
+        at = to[number]
+        if len(self.kept) < self._count:
+            there = at >= 0
+            at, row, column, values = at[there], row[there], column[there], values[there]
+        points.permute(0, 2, 3, 1)[at, row, column] = values
+
+
+class Images:
+    """Proposals that are whole images (n, C, H, W), all of them kept."""
+
+    def __init__(self, images: Tensor) -> None:
+        self._images, self.kept = images, torch.arange(len(images), device=images.device)
+
+    def write(self, points: Tensor, rows: Tensor) -> None:
+        """Into `points[rows]`."""
+        points[rows] = self._images
