@@ -227,6 +227,8 @@ def _check(case: _Case, run: _Run) -> None:
         size = _micro_batch(case, run, device)
         cost = replay_cost(model, dataset, len(case.indices), case.witnesses, size, device)
         reporter.say(cost, "cost")
+        if run.mode == "replay":  # the others probe where they attack, with gradients
+            _probe(case, size, device, gradients=False)
         found = replay(model, dataset, evidence, case.witnesses, size, device)
         here = machine.fingerprint(device, size)
     there = evidence.doc["run"]["fingerprint"]
@@ -290,16 +292,24 @@ def _spot_check(case: _Case, run: _Run, size: int, device: torch.device) -> None
             machine.placed(model, device),
             frozen(model),
         ):
-            probe = probe_images(read_probe(dataset)).to(device)
-            asks = {"gradients": claim.protocol != "square", "random": claim.protocol == RANDOM_MODELS}
-            num_classes = check_forward(model, probe, **asks)
-            first = [dataset[i][0] for i in indices[:size]]
-            check_micro_batch(model, first, size, device, **asks)
+            num_classes = _probe(case, size, device, gradients=claim.protocol != "square")
             work = Work(dataset, claim.protocol, claim.threat_model, num_classes, run.seed, size, str(device))
             found = spot(model, work, indices, bounds, min(run.workers, len(indices)), reporter)
         report.entropy = found.entropy
         report.masking = [] if found.masking is None else [found.masking]
     judging.judge_spot(report, found)
+
+
+def _probe(case: _Case, size: int, device: torch.device, *, gradients: bool) -> int:
+    """Number of classes of a model that answers each image alone, at the shape that is used here too.
+
+    Raises: GuardError as `check_forward` and `check_micro_batch`.
+    """
+    asks = {"gradients": gradients, "random": case.report.claim.protocol == RANDOM_MODELS}
+    num_classes = check_forward(case.model, probe_images(read_probe(case.dataset)).to(device), **asks)
+    first = [case.dataset[i][0] for i in case.indices[:size]]
+    check_micro_batch(case.model, first, size, device, **asks)
+    return num_classes
 
 
 def _micro_batch(case: _Case, run: _Run, device: torch.device) -> int:
