@@ -264,7 +264,10 @@ def with_witnesses(path: Path) -> Evidence:
         return evidence
     try:
         evidence.witness_set = Witnesses.load(
-            path.with_name(stated["file"]), stated["sha256"], stated["count"]
+            path.with_name(stated["file"]),
+            stated["sha256"],
+            stated["count"],
+            evidence.doc["dataset"]["image_shape"],
         )
     except FileNotFoundError as error:
         raise RobustzooError(

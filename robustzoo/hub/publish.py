@@ -207,9 +207,10 @@ def _measured(evidence: Evidence) -> str:
 def _check_witnesses(folder: Path) -> None:
     """Read what witness files are there. Raises WitnessError where one is not what its evidence says."""
     for path in evidence_files(folder):
-        stated = Evidence.load(path).doc["witnesses"]
+        doc = Evidence.load(path).doc
+        stated, shape = doc["witnesses"], doc["dataset"]["image_shape"]
         if stated is not None and path.with_name(stated["file"]).is_file():
-            Witnesses.load(path.with_name(stated["file"]), stated["sha256"], stated["count"])
+            Witnesses.load(path.with_name(stated["file"]), stated["sha256"], stated["count"], shape)
 
 
 def _refuse_repeated(folder: Path) -> None:

@@ -21,8 +21,9 @@ from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset, Subset
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation import machine
-from robustzoo.evaluation.checks import check_arguments
+from robustzoo.evaluation.checks import check_arguments, probe_images, read_probe
 from robustzoo.evaluation.evaluate import evaluate
+from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
 from robustzoo.evaluation.prepare import Asked, Prepared, ask, prepare
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.models.folder import ModelFolder, read_folder
@@ -227,6 +228,8 @@ def _check(case: _Case, run: _Run) -> None:
         size = _micro_batch(case, run, ready)
         cost = replay_cost(model, dataset, claim.n, case.witnesses, size, asked.device)
         reporter.say(cost, "cost")
+        if run.mode == "replay":  # the others are guarded where they attack, with gradients
+            _guard_answers(ready, size)
         found = replay(model, dataset, evidence, case.witnesses, size, asked.device)
         here = machine.fingerprint(asked.device, size)
     there = evidence.doc["run"]["fingerprint"]
@@ -289,6 +292,17 @@ def _spot_check(case: _Case, run: _Run, asked: Asked, size: int) -> None:
         report.entropy = found.entropy
         report.masking = [] if found.masking is None else [found.masking]
     judging.judge_spot(report, found)
+
+
+def _guard_answers(ready: Prepared, size: int) -> None:
+    """Refuse a model that does not answer each image alone, also at the shape that is used here.
+
+    Raises: RobustzooError as `check_forward` and `check_micro_batch`.
+    """
+    asks = {"gradients": False, "random": ready.asked.protocol.draws > 1}
+    check_forward(ready.model, probe_images(read_probe(ready.dataset)).to(ready.asked.device), **asks)
+    first = [ready.dataset[i][0] for i in ready.subset.indices[:size]]
+    check_micro_batch(ready.model, first, size, ready.asked.device, **asks)
 
 
 def _micro_batch(case: _Case, run: _Run, ready: Prepared) -> int:

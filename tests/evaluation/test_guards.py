@@ -60,6 +60,10 @@ BAD_MODELS = {
     "batch norm": (lambda z, x: (z - z.mean(0)) / (z.std(0, unbiased=False) + 1), "other images"),
     "NaN": (lambda z, x: z * float("nan"), "NaN"),
     "infinite": (lambda z, x: z / 0, "NaN or infinite"),
+    "masked by infinity": (
+        lambda z, x: torch.cat([z, z.new_full((len(z), 2), -torch.inf)], 1),
+        "2 of the model's 5 logits are minus infinity",
+    ),
     "a tuple": (lambda z, x: (z, x), "tuple"),
     "a map": (lambda z, x: z[:, :, None], "expected logits (4, K)"),
     "one logit": (lambda z, x: z[:, :1], "K >= 2"),

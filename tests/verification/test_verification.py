@@ -14,6 +14,7 @@ from robustzoo.cards import CardError, Evidence, EvidenceError, Witnesses, rende
 from robustzoo.cards.protocol_rules import protocol_digest
 from robustzoo.errors import RobustzooError
 from robustzoo.models.folder import read_recipe
+from robustzoo.models.pixel_model import PixelModel
 from robustzoo.registry import recipe
 from robustzoo.verification.verify import verify
 
@@ -561,3 +562,23 @@ def test_a_folder_without_good_evidence_is_refused(folder, tmp_path):
         run(folder)
     with pytest.raises(CardError, match="no card"):
         run(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("mode", ["replay", "spot", "full"])
+def test_a_model_that_is_another_one_for_large_batches_is_refused_in_every_mode(published, monkeypatch, mode):
+    honest = PixelModel.forward
+
+    def centring(self, x):
+        z = honest(self, x)
+        return z - z.mean(0) if len(x) > 4 else z
+
+    monkeypatch.setattr(PixelModel, "forward", centring)
+    with pytest.raises(RobustzooError, match=r"in a batch of 64, the micro-batch of this run"):
+        run(published, mode)
+
+
+def test_a_witness_file_of_another_size_is_refused_before_it_is_hashed(folder):
+    with (folder / "evidence" / f"{STEM}.witness.safetensors").open("r+b") as file:
+        file.truncate(2**40)  # takes no room, and would take an hour to hash
+    with pytest.raises(RobustzooError, match=r"1,099,511,627,776 bytes, and .* witnesses have at most"):
+        run(folder)
