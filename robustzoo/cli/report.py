@@ -77,7 +77,7 @@ def report(
 def _open(place: str) -> tuple[Evidence, Path, list[Evidence]]:
     """The Evidence that is meant, its file, and the folder's other ones."""
     from robustzoo.cards.evidence import Evidence
-    from robustzoo.cards.published import all_evidence
+    from robustzoo.cards.holdings import all_evidence
     from robustzoo.hub.load import resolve_folder
     from robustzoo.reports.comparison import is_file
     from robustzoo.verification.comparable import evidence_documents
@@ -113,7 +113,7 @@ def _dataset(document: Evidence, data: str | None, data_root: Path | None) -> Im
 
 
 def _numbers(document: Evidence, others: list[Evidence]) -> dict[str, Any]:
-    from robustzoo.cards.masking import masking_signs
+    from robustzoo.cards.signs import masking_signs
     from robustzoo.reports.figure import stages
     from robustzoo.reports.text import per_class
 

@@ -12,12 +12,12 @@ from torch import nn
 
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.protocols import RANDOM_MODELS
+from robustzoo.cards.check import require_rendered, require_same
 from robustzoo.cards.claims import Claim, default_tolerance
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.masking import masking_signs
 from robustzoo.cards.metadata import weights_sha256
-from robustzoo.cards.rendered import require_rendered, split_notes
-from robustzoo.cards.visible import require_same
+from robustzoo.cards.notes import split_notes
+from robustzoo.cards.signs import masking_signs
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset
 from robustzoo.evaluation import machine, micro_batch
@@ -145,7 +145,7 @@ def verify(
     text = card_text(folder, card)
     claims = Claim.from_card(text)
     _check_tolerance(tolerance, claims)
-    require_same(text, claims, weights_sha256(text))
+    require_same(text, claims)
     documents = evidence_documents(folder)
     weights = folder / "model.safetensors"
     pairs = [(claim, *closest(claim, documents)) for claim in claims]
