@@ -29,8 +29,8 @@ from PIL import Image
 
 from robustzoo.attacks.clean_pass import Clean
 from robustzoo.cards import Evidence
+from robustzoo.cards.check import lint_card
 from robustzoo.cards.claims import claims_of
-from robustzoo.cards.lint import lint_card
 from robustzoo.cards.metadata import parse_card
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.evaluation.journal import Journal, stored_key

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from robustzoo.errors import RobustzooError
-from robustzoo.registry.names import unpublished_name
 from robustzoo.streams import one_line
 
 if TYPE_CHECKING:
@@ -238,10 +237,17 @@ def parse_card(text: str) -> tuple[str, list[EvalResult]]:
     return name, results
 
 
-def stated_name(text: str, recipe_name: str) -> str | None:
-    """The name in a card's metadata where it is the recipe's with the hash of the weights, else None."""
-    qualified = unpublished_name(recipe_name, weights_sha256(text) or "")
-    return qualified if parse_card(text)[0] == qualified else None
+def model_name(block: dict[str, Any]) -> str | None:
+    """The name of the model in a card's metadata, or None."""
+    index = block.get("model-index")
+    model = index[0] if isinstance(index, list) and index else None
+    return str(model.get("name")) if isinstance(model, dict) else None
+
+
+def own_metadata(block: dict[str, Any]) -> dict[str, Any]:
+    """What a card's metadata has under `robustzoo`."""
+    ours = block.get("robustzoo")
+    return ours if isinstance(ours, dict) else {}
 
 
 def weights_sha256(text: str) -> str | None:
@@ -250,6 +256,5 @@ def weights_sha256(text: str) -> str | None:
     Raises:
         CardError: as `read_block`.
     """
-    ours = read_block(text).get("robustzoo")
-    stated = ours.get("weights_sha256") if isinstance(ours, dict) else None
+    stated = own_metadata(read_block(text)).get("weights_sha256")
     return stated if isinstance(stated, str) else None

@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 from importlib.resources import files
 
-from robustzoo.cards.best_known import BestKnown
 from robustzoo.cards.claims import default_tolerance
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.masking import masking_signs
+from robustzoo.cards.holdings import BestKnown
 from robustzoo.cards.metadata import timm_tags
+from robustzoo.cards.signs import masking_signs
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES
 from robustzoo.registry.describe import changes
 from robustzoo.registry.recipes import Recipe

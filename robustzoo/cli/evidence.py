@@ -10,8 +10,8 @@ import click
 
 from robustzoo.atomic_files import write_bytes, write_text
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.masking import masking_signs
-from robustzoo.cards.published import all_evidence
+from robustzoo.cards.holdings import all_evidence
+from robustzoo.cards.signs import masking_signs
 from robustzoo.cli.options import FileToWrite, data_root
 from robustzoo.cli.output import JsonErrors, say
 from robustzoo.errors import RobustzooError

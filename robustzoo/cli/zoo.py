@@ -54,9 +54,9 @@ def _numbers(recipe_name: str, weights: Weights | None) -> dict[str, str]:
 def _stated(recipe_name: str, weights: Weights, folder: Path) -> Evidence | None:
     """The main evidence of a folder, after a quick look at what it is about; None, and a word on stderr,
     where that is not the name's own: other weights, other images, or no evidence at all."""
-    from robustzoo.cards.catalog_images import images_problem
     from robustzoo.cards.evidence import EvidenceError
-    from robustzoo.cards.published import main_evidence
+    from robustzoo.cards.evidence_rules import images_problem
+    from robustzoo.cards.holdings import main_evidence
 
     try:
         evidence = main_evidence(folder, validate=False)

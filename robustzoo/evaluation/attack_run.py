@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from robustzoo.cards.masking import masking_warning
+from robustzoo.cards.signs import masking_warning
 from robustzoo.evaluation.cost import Pace, passes_at_most, seconds_at_most
 from robustzoo.evaluation.engine import ModelFolder, Work
 from robustzoo.evaluation.ledger import Finding, Ledger

@@ -16,7 +16,7 @@ from torch import nn
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.protocols import RANDOM_MODELS
 from robustzoo.cards.evidence import Evidence, EvidenceError
-from robustzoo.cards.masking import masking_warning
+from robustzoo.cards.signs import masking_warning
 from robustzoo.data import DataError, Subset
 from robustzoo.evaluation import machine, micro_batch
 from robustzoo.evaluation.arguments import (

@@ -10,11 +10,11 @@ from typing import Any
 
 from robustzoo.attacks.protocols import ProtocolError
 from robustzoo.attacks.protocols import protocol as make_protocol
-from robustzoo.cards.catalog_images import images_problem
 from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence_rules import images_problem
+from robustzoo.cards.holdings import evidence_files
 from robustzoo.cards.metadata import LARGEST_CARD
-from robustzoo.cards.published import evidence_files
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset, evaluation_subset, open_data, pixel_digest
 from robustzoo.data.datasets import WITHOUT_FILES

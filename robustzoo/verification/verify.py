@@ -13,12 +13,12 @@ import torch
 
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.protocols import RANDOM_MODELS
+from robustzoo.cards.check import require_rendered, require_same
 from robustzoo.cards.claims import Claim, default_tolerance
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.masking import masking_signs
 from robustzoo.cards.metadata import weights_sha256
-from robustzoo.cards.rendered import require_rendered, split_notes
-from robustzoo.cards.visible import require_same
+from robustzoo.cards.notes import split_notes
+from robustzoo.cards.signs import masking_signs
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset
 from robustzoo.errors import RobustzooError
@@ -108,7 +108,7 @@ def verify(
     claims = Claim.from_card(text)
     _check_tolerance(tolerance, claims)
     on_card = weights_sha256(text)
-    require_same(text, claims, on_card)
+    require_same(text, claims)
     stated, unstated = comparable.read_statements(folder, claims)
     comparable.refuse_unread(data, (one.evidence for one in stated))
     in_evidence = (one.evidence.doc["model"]["sha256"] for one in stated)

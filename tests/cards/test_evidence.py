@@ -12,7 +12,7 @@ import pytest
 
 from robustzoo.cards import BrokenBy, Claim, Evidence, EvidenceError, lint_card, render_card
 from robustzoo.cards.evidence_rules import schema
-from robustzoo.cards.published import all_evidence
+from robustzoo.cards.holdings import all_evidence
 from robustzoo.registry import recipe as named_recipe
 
 NAME = "vit_micro2.digits_linf.trades_trh"

@@ -16,8 +16,8 @@ from robustzoo import atomic_files
 from robustzoo.attacks.protocols import protocol
 from robustzoo.cards.claims import CardError, Claim
 from robustzoo.cards.evidence import EvidenceError
-from robustzoo.cards.protocol_rules import protocol_digest
-from robustzoo.cards.published import main_evidence
+from robustzoo.cards.evidence_rules import protocol_digest
+from robustzoo.cards.holdings import main_evidence
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.cli import group
 from robustzoo.errors import RobustzooError

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import robustzoo
 from robustzoo.cards.claims import CardError
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.published import evidence_files
+from robustzoo.cards.holdings import evidence_files
 from robustzoo.cli import group
 from robustzoo.data.sources import TensorSource
 from robustzoo.hub import publish
