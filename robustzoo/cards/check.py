@@ -12,14 +12,7 @@ from typing import Any
 from robustzoo.cards.claims import Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import shard_problem
-from robustzoo.cards.metadata import (
-    CardError,
-    model_name,
-    own_metadata,
-    read_block,
-    split_card,
-    weights_sha256,
-)
+from robustzoo.cards.metadata import Card, CardError, read_block, split_card
 from robustzoo.cards.notes import NOTES, notes_problem, split_notes
 from robustzoo.cards.render import clean_row, render_card, robust_row, table_cells
 from robustzoo.cards.statistics import Accuracy
@@ -63,23 +56,23 @@ def lint_card(
             the metadata claims is all that is looked at.
     """
     try:
-        block = read_block(text)
+        card = Card.read(text)
     except CardError as error:
         return [error.problem]
     documents = [evidence] if isinstance(evidence, Evidence) else list(evidence or [])
     if parts := [problem for document in documents if (problem := shard_problem(document.doc))]:
         return parts
-    problems = [*_metadata(block), *_paths(text)]
+    problems = [*_metadata(card), *_paths(text)]
     try:
-        claims = Claim.from_card(text)
+        claims = Claim.from_card(card)
     except CardError as error:
         return [*problems, error.problem]
     unnamed = [*_name(claims[0].model_name, recipe)]
-    problems += [*unnamed, *_contradictions(text, claims)]
+    problems += [*unnamed, *_contradictions(card, claims)]
     if evidence is None or unnamed:
         return problems
     try:
-        different = first_difference(text, recipe or registered(claims[0].model_name), documents)
+        different = first_difference(card, recipe or registered(claims[0].model_name), documents)
     except CardError as error:
         different = error.problem
     if different is not None:
@@ -88,7 +81,7 @@ def lint_card(
 
 
 def require_rendered(
-    text: str, recipe: Recipe, pairs: Sequence[tuple[Claim, Evidence]], license: str | None = None
+    card: Card, recipe: Recipe, pairs: Sequence[tuple[Claim, Evidence]], license: str | None = None
 ) -> None:
     """Raise CardError where the card says anything else than its claims and the evidence behind them give.
 
@@ -97,7 +90,7 @@ def require_rendered(
             and so stand here as they are claimed.
         license: of the weights, as the folder's config.json states it; None: whatever the card says.
     """
-    problem = first_difference(text, recipe, [_as_claimed(text, *pair) for pair in pairs], license)
+    problem = first_difference(card, recipe, [_as_claimed(card.text, *pair) for pair in pairs], license)
     if problem is not None:
         raise CardError(
             f"the card is not what the folder's recipe and evidence give: {problem}",
@@ -106,12 +99,12 @@ def require_rendered(
         )
 
 
-def require_same(text: str, claims: Sequence[Claim]) -> None:
+def require_same(card: Card, claims: Sequence[Claim]) -> None:
     """Raise CardError where the card tells people other numbers than machines, naming all of them.
 
     That is asked of every card, also of one that is about something else than its evidence.
     """
-    problems = [*_contradictions(text, claims)]
+    problems = [*_contradictions(card, claims)]
     if problems:
         raise CardError(
             "the card's text and its metadata differ:\n- " + "\n- ".join(problems),
@@ -120,7 +113,7 @@ def require_same(text: str, claims: Sequence[Claim]) -> None:
 
 
 def first_difference(
-    text: str, recipe: Recipe, documents: Sequence[Evidence], license: str | None = None
+    card: Card, recipe: Recipe, documents: Sequence[Evidence], license: str | None = None
 ) -> str | None:
     """The first line of a card that its recipe and evidence do not give, in words; None for equal texts.
 
@@ -129,17 +122,16 @@ def first_difference(
     `license` is not given.
 
     Raises:
-        CardError: no metadata, or evidence that is not about the card's weights.
+        CardError: evidence that is not about the card's weights.
     """
-    block = read_block(text)
     if license is None:
-        license = block["license"] if isinstance(block.get("license"), str) else "apache-2.0"
-    sha256 = str(own_metadata(block).get("weights_sha256"))
+        license = card.block["license"] if isinstance(card.block.get("license"), str) else "apache-2.0"
+    sha256 = str(card.weights_sha256)
     qualified = unpublished_name(recipe.name, sha256)
-    name = qualified if model_name(block) == qualified else None
+    name = qualified if card.model_name == qualified else None
     wanted = render_card(recipe, documents, sha256, license, name=name)
-    stated, given = split_card(split_notes(text)[0]), split_card(wanted)
-    if block != read_block(wanted):
+    stated, given = split_card(split_notes(card.text)[0]), split_card(wanted)
+    if card.block != read_block(wanted):
         return _line("metadata", stated[0], given[0]) or "the metadata differ"
     return _line("text", stated[1].strip(), given[1].strip())
 
@@ -194,7 +186,8 @@ def _broken_by(text: str, claim: Claim, evidence: Evidence) -> dict[str, int] | 
     return None
 
 
-def _metadata(block: dict[str, Any]) -> Iterator[str]:
+def _metadata(card: Card) -> Iterator[str]:
+    block = card.block
     for key in _NEEDED:
         if not block.get(key):
             yield f"metadata lacks {key}"
@@ -208,7 +201,7 @@ def _metadata(block: dict[str, Any]) -> Iterator[str]:
     for tag in ("robustzoo", "adversarial-robustness"):
         if tags and (not isinstance(tags, list) or tag not in tags):
             yield f"tags lack {tag!r}"
-    if not _SHA256.fullmatch(str(own_metadata(block).get("weights_sha256"))):
+    if not _SHA256.fullmatch(str(card.weights_sha256)):
         yield "metadata lacks robustzoo.weights_sha256, 64 hex digits"
     if any(key in ("verified", "verifyToken") for key in _keys(block.get("model-index"))):
         yield "model-index sets verified or verifyToken, which belong to the Hub"
@@ -239,13 +232,13 @@ def _name(name: str, recipe: Recipe | None) -> Iterator[str]:
         yield f"model-index names {name!r}: {error}"
 
 
-def _contradictions(text: str, claims: Sequence[Claim]) -> Iterator[str]:
+def _contradictions(card: Card, claims: Sequence[Claim]) -> Iterator[str]:
     """Every number of the text that the metadata does not give, and of its results the other way round."""
-    generated, notes = split_notes(text)
+    generated, notes = split_notes(card.text)
     if (problem := notes_problem(generated, notes)) is not None:
         yield problem
     body = generated.split("\n---", 1)[-1]
-    sha256 = weights_sha256(text)
+    sha256 = card.weights_sha256
     heading, name = _HEADING.search(body), claims[0].model_name
     if heading is not None and heading[1].strip() not in (name, unpublished_name(name, sha256 or "")):
         yield f"the heading names {heading[1].strip()!r}, the metadata {name!r}"

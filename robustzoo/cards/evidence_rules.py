@@ -20,6 +20,8 @@ from robustzoo.registry.threat_model import ThreatModel
 from robustzoo.streams import is_one_line, one_line
 
 SCHEMA_ID = "robustzoo.evidence/1"
+# The field's ensembles, each as strong as those before it and as any other; listings speak of the first.
+ENSEMBLES = ("aa-standard", "aa-plus")
 # Bounds are written with 9 decimals; older releases of scipy are good to fewer.
 _BOUND_TOLERANCE = 1e-7
 _LONGEST_TEXT = 1000  # characters

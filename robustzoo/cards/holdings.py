@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.evidence_rules import EvidenceError, shard_problem
+from robustzoo.cards.evidence_rules import ENSEMBLES, EvidenceError, shard_problem
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.entries import Entry
 from robustzoo.registry.threat_model import ThreatModel
@@ -59,7 +59,7 @@ def all_evidence(folder: str | Path, *, validate: bool = True) -> list[Evidence]
     for path, evidence in zip(paths, found, strict=True):
         if problem := shard_problem(evidence.doc):
             raise EvidenceError("shard", f"{problem} (the file: {path})")
-    return sorted(found, key=lambda e: (e.doc["protocol"]["name"] != "aa-standard", -e.doc["counts"]["n"]))
+    return sorted(found, key=lambda e: (e.doc["protocol"]["name"] != ENSEMBLES[0], -e.doc["counts"]["n"]))
 
 
 def covers(new: Evidence, old: Evidence) -> bool:
@@ -70,7 +70,11 @@ def covers(new: Evidence, old: Evidence) -> bool:
         return False
     if any(a["dataset"][key] != b["dataset"][key] for key in ("id", "split")):
         return False
-    if a["protocol"]["name"] in ("aa-standard", "aa-plus") and b["protocol"]["name"] != "aa-plus":
+    ours, theirs = (
+        ENSEMBLES.index(name) if name in ENSEMBLES else -1
+        for name in (a["protocol"]["name"], b["protocol"]["name"])
+    )
+    if ours >= max(theirs, 0):
         return True
     attacks = {member["attack"]: member for member in a["protocol"]["members"]}
     return all(

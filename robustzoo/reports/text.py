@@ -13,8 +13,7 @@ from robustzoo.cards.holdings import best_known
 from robustzoo.cards.passages import transform_text
 from robustzoo.cards.signs import masking_signs
 from robustzoo.cards.statistics import Accuracy
-from robustzoo.evaluation.progress import duration
-from robustzoo.streams import one_line
+from robustzoo.streams import duration, one_line
 
 
 def report(evidence: Evidence, *, details: bool = False, others: Sequence[Evidence] = ()) -> str:

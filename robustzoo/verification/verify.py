@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from robustzoo.attacks.frozen import frozen
-from robustzoo.attacks.protocols import RANDOM_MODELS
+from robustzoo.attacks.protocols import protocol
 from robustzoo.cards.check import require_rendered, require_same
 from robustzoo.cards.claims import Claim, default_tolerance
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.metadata import weights_sha256
+from robustzoo.cards.metadata import Card
 from robustzoo.cards.notes import split_notes
 from robustzoo.cards.signs import masking_signs
 from robustzoo.cards.witnesses import Witnesses
@@ -104,22 +104,21 @@ def verify(
     check_whole("workers", workers, 1, optional=False, error=RobustzooError)
 
     # ---- what the folder states, and that it is whole -----------------------------------------------------
-    text = comparable.card_text(folder, card)
-    claims = Claim.from_card(text)
+    read = Card.read(comparable.card_text(folder, card))
+    claims = Claim.from_card(read)
     _check_tolerance(tolerance, claims)
-    on_card = weights_sha256(text)
-    require_same(text, claims)
+    require_same(read, claims)
     stated, unstated = comparable.read_statements(folder, claims)
     comparable.refuse_unread(data, (one.evidence for one in stated))
     in_evidence = (one.evidence.doc["model"]["sha256"] for one in stated)
-    found = comparable.check_weights(opened, (sha256, on_card, *in_evidence))
+    found = comparable.check_weights(opened, (sha256, read.weights_sha256, *in_evidence))
     for one in stated:
         comparable.check_witness_file(one)
     model = read_folder(opened)
     differences = [comparable.card_differences(one, model) for one in stated]
     if not any(differences):
         pairs = [(one.claim, one.evidence) for one in stated]
-        require_rendered(text, model.recipe, pairs, model.license)
+        require_rendered(read, model.recipe, pairs, model.license)
 
     # ---- each claim: comparable, then replayed, then attacked ---------------------------------------------
     reports = []
@@ -148,7 +147,7 @@ def verify(
         )
     if unstated:
         notes.append(f"{unstated} more of the folder's Evidence is not stated by the card, and not checked")
-    if split_notes(text)[1]:
+    if split_notes(read.text)[1]:
         notes.append("the author's notes, at the end of the card, are not checked")
     result = VerificationReport(name, str(folder), found, mode, reports, require, notes)
     if log is not None:
@@ -211,6 +210,12 @@ class _Case:
     @property
     def indices(self) -> list[int]:
         return self.evidence.doc["dataset"]["indices"]
+
+    @property
+    def asks(self) -> dict[str, bool]:
+        """What the attacks ask of the model: see `Protocol.asks`."""
+        claim = self.report.claim
+        return protocol(claim.protocol, claim.threat_model, self.model.head.out_features).asks
 
 
 def _check(case: _Case, run: _Run) -> None:
@@ -291,10 +296,9 @@ def _spot_check(case: _Case, run: _Run, size: int, device: torch.device) -> None
             frozen(model),
         ):
             probe = probe_images(read_probe(dataset)).to(device)
-            asks = {"gradients": claim.protocol != "square", "random": claim.protocol == RANDOM_MODELS}
-            num_classes = check_forward(model, probe, **asks)
+            num_classes = check_forward(model, probe, **case.asks)
             first = [dataset[i][0] for i in indices[:size]]
-            check_micro_batch(model, first, size, device, **asks)
+            check_micro_batch(model, first, size, device, **case.asks)
             work = Work(dataset, claim.protocol, claim.threat_model, num_classes, run.seed, size, str(device))
             found = spot(model, work, indices, bounds, min(run.workers, len(indices)), reporter)
         report.entropy = found.entropy
@@ -308,7 +312,7 @@ def _micro_batch(case: _Case, run: _Run, device: torch.device) -> int:
     model, claim, stated = case.model, case.report.claim, case.evidence.doc["micro_batch_size"]
     size = micro_batch.bounded(stated, claim.n)
     x = case.dataset[case.indices[0]][0]
-    gradients = run.mode != "replay" and claim.protocol != "square"
+    gradients = run.mode != "replay" and case.asks["gradients"]
     size = micro_batch.within_memory(model, x, size, device, run.workers, gradients=gradients)
     size, _ = micro_batch.fit(model, x, size, device, gradients=gradients)
     if size < stated:

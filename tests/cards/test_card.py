@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from robustzoo.cards import CardError, Claim, Evidence, lint_card, render_card
+from robustzoo.cards.evidence_rules import protocol_digest
 from robustzoo.cards.metadata import read_block
 from robustzoo.cards.render import SECTIONS
 from robustzoo.registry import all_names, published, recipe
@@ -176,6 +177,16 @@ def test_citation_names_method_loss_and_attacks(measured):
         "croce2020reliable",
     ]
     assert re.findall(r"@inproceedings\{(\w+),", trades)[1] == "zhang2019theoretically"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "weaker"), [("aa-standard", False), ("aa-plus", False), ("apgd-ce+t", True)]
+)
+def test_what_tries_less_than_the_standard_is_said(measured, sections, protocol, weaker):
+    members = sections()["protocol"]["members"]
+    stated = {"name": protocol, "members": members, "digest": protocol_digest(protocol, members)}
+    text = render_card(*measured(protocol=stated), SHA256)
+    assert (f"`{protocol}` tries less than `aa-standard`" in text) is weaker
 
 
 def test_card_with_two_evaluations(measured):
