@@ -21,6 +21,7 @@ from robustzoo.cli.options import (
 from robustzoo.cli.output import JsonErrors, own_output, say, table
 from robustzoo.cli.studies import lambda_sweep, two_moons
 from robustzoo.diagnostics.bound import Guarantee, Prior
+from robustzoo.diagnostics.results import write_csv
 from robustzoo.errors import RobustzooError
 
 if TYPE_CHECKING:
@@ -222,7 +223,6 @@ def hessian(
 
     from robustzoo.diagnostics.hessian import LossHessian
     from robustzoo.diagnostics.model_loss import loss_function, top_layer_trace
-    from robustzoo.diagnostics.results import write_csv
     from robustzoo.diagnostics.spectrum import COLUMNS, SPECTRUM_COLUMNS, layer_table, spectrum_table
 
     loaded, points, _ = _load(model, data_root, split, n, seed)

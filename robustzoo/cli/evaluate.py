@@ -12,6 +12,7 @@ from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import images as image_options
 from robustzoo.cli.options import seed, workers
 from robustzoo.cli.output import JsonErrors, own_output, say
+from robustzoo.reports.text import report
 
 
 @click.command(cls=JsonErrors)
@@ -96,7 +97,6 @@ def evaluate(
     from robustzoo.evaluation.machine import default_device
     from robustzoo.evaluation.series import evaluate_curve, evaluate_on_rank, evaluate_threat_models
     from robustzoo.evaluation.shards import this_rank
-    from robustzoo.reports.text import report
 
     rank = this_rank()
     several = epsilons is not None or len(threat_models) > 1

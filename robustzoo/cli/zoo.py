@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from robustzoo.cards.evidence import Evidence, EvidenceError
+from robustzoo.cards.evidence_rules import images_problem
+from robustzoo.cards.holdings import main_evidence
 from robustzoo.cli.output import say, table
 from robustzoo.registry import entry, list_models
 from robustzoo.registry import recipe as make_recipe
@@ -26,9 +28,6 @@ from robustzoo.streams import one_line
 
 NOTHING = 1  # exit code, as of grep
 _WIDEST = 48  # of the columns: no model name is wider
-
-if TYPE_CHECKING:
-    from robustzoo.cards.evidence import Evidence
 
 
 def _numbers(recipe_name: str, weights: Weights | None) -> dict[str, str]:
@@ -54,10 +53,6 @@ def _numbers(recipe_name: str, weights: Weights | None) -> dict[str, str]:
 def _stated(recipe_name: str, weights: Weights, folder: Path) -> Evidence | None:
     """The main evidence of a folder, after a quick look at what it is about; None, and a word on stderr,
     where that is not the name's own: other weights, other images, or no evidence at all."""
-    from robustzoo.cards.catalog_images import images_problem
-    from robustzoo.cards.evidence import EvidenceError
-    from robustzoo.cards.published import main_evidence
-
     try:
         evidence = main_evidence(folder, validate=False)
         if evidence is None:

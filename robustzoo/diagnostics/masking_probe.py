@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from robustzoo.attacks.pgd import pgd, uniform_start
-from robustzoo.cards.masking import square_sign
+from robustzoo.cards.signs import square_sign
 from robustzoo.evaluation.machine import DEFAULT_MICRO_BATCH
 from robustzoo.evaluation.prepare import Prepared, ask, identify, prepare
 from robustzoo.evaluation.progress import Reporter

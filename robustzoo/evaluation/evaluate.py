@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from robustzoo.cards.evidence import Evidence, EvidenceError
-from robustzoo.cards.masking import masking_warning
+from robustzoo.cards.signs import masking_warning
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation import machine
 from robustzoo.evaluation.checks import check_arguments, check_writable

@@ -62,9 +62,9 @@ def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True, random
         masked = (logits == -torch.inf).all(0)
         if masked.any() and logits[:, ~masked].isfinite().all():
             raise RobustzooError(
-                f"{int(masked.sum())} of the model's {num_classes} logits are minus infinity for every image; "
-                "expected finite ones, since no loss of an attack can compute with these: leave masked "
-                "classes out, or mask them with a large negative number, such as -1e4"
+                f"{int(masked.sum())} of the model's {num_classes} logits are minus infinity for every "
+                "image; expected finite ones, since no loss of an attack can compute with these: leave "
+                "masked classes out, or mask them with a large negative number, such as -1e4"
             )
         raise RobustzooError(
             "the model returned NaN or infinite logits for clean images; expected finite ones: check the "

@@ -30,7 +30,7 @@ from robustzoo.evaluation.checks import (
     probe_images,
     read_probe,
 )
-from robustzoo.evaluation.engine import Forwards, Work, check_precision, passes_at_most
+from robustzoo.evaluation.engine import Forwards, Work, check_precision
 from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.witnessing import margins
@@ -66,7 +66,7 @@ class Asked:
     @property
     def gradients(self) -> bool:
         """Whether its attacks need any."""
-        return passes_at_most(self.protocol)[1] > 0
+        return self.protocol.asks["gradients"]
 
 
 def ask(
@@ -163,8 +163,7 @@ class Prepared:
                 first,
                 fitting,
                 device,
-                gradients=asked.gradients,
-                random=asked.protocol.draws > 1,
+                **asked.protocol.asks,
             )
         return replace(self, work=replace(self.work, micro_batch_size=fitting), measured=measured)
 
@@ -212,7 +211,7 @@ def prepare(
         RobustzooError: the model would give a meaningless number, or the data are not what is expected.
         MissingData: the files of the data are not there. ProtocolError: no such attack on so few classes.
     """
-    device, random = asked.device, asked.protocol.draws > 1
+    device = asked.device
     with machine.strict_arithmetic(device), machine.placed(model, device), frozen(model):
         weights, num_classes = None, 0
         if guard:
@@ -222,7 +221,7 @@ def prepare(
             reporter.say_all(dataset)
         if guard:
             probe = probe_images(read_probe(dataset)).to(device)
-            num_classes = check_forward(model, probe, gradients=asked.gradients, random=random)
+            num_classes = check_forward(model, probe, **asked.protocol.asks)
             if dataset.labels is not None:  # known without reading the images; else checked as they are read
                 check_labels(dataset.labels, num_classes, dataset.classes)
             if reporter is not None and (note := outputs_note(dataset.classes, num_classes)) is not None:

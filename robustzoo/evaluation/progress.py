@@ -21,7 +21,7 @@ from robustzoo.data import ImageDataset
 from robustzoo.evaluation.checks import EvaluationWarning
 from robustzoo.evaluation.engine import Work, passes_at_most
 from robustzoo.evaluation.ledger import CLEAN, Finding, Ledger
-from robustzoo.streams import UnfailingStream
+from robustzoo.streams import UnfailingStream, duration
 
 # Seconds between two lines where there is no terminal.
 _QUIET_SECONDS = 20.0
@@ -150,20 +150,6 @@ class Reporter:
 def estimate(seconds: float) -> str:
     """`seconds` as a guess: under 1 s, about 12 s."""
     return duration(seconds) if seconds < 1 else f"about {duration(seconds)}"
-
-
-def duration(seconds: float) -> str:
-    """`seconds` as people say it: under 1 s, 4.2 s, 12 s, 3 min 20 s, 2 h 5 min."""
-    if seconds < 1:
-        return "under 1 s"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 120:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def cost_line(work: Work, count: int, workers: int, measured: tuple[float, float]) -> str:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from robustzoo.attacks.answers import NonFiniteLogits, seeded_draws
-from robustzoo.cards.masking import masking_warning
+from robustzoo.cards.signs import masking_warning
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.engine import ModelFolder, Stages, Work, passes_at_most
 from robustzoo.evaluation.ledger import Finding, Ledger, decode

@@ -14,8 +14,7 @@ from robustzoo.hub.references import (
     registered_entry,
     shortened,
 )
-from robustzoo.registry.entries import pin_problem
-from robustzoo.untrusted_files import read_object
+from robustzoo.registry.entries import pin_problem, read_configuration
 
 if TYPE_CHECKING:
     from robustzoo.models import ModelFolder, PixelModel
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from robustzoo.verification.verify import VerificationReport
 
 _WEIGHTS = "model.safetensors"
-_LARGEST_CONFIG = 2**20  # bytes
 
 
 def load(
@@ -206,6 +204,6 @@ def _download_again(folder: Path, repo: str, commit: str, cache_dir: str | Path 
 def _is_ours(folder: Path) -> bool:
     """Whether config.json has our block; a damaged one is left to its reader."""
     try:
-        return "robustzoo" in read_object(folder / "config.json", _LARGEST_CONFIG)
+        return "robustzoo" in read_configuration(folder)
     except (OSError, RobustzooError):
         return False

@@ -7,14 +7,14 @@ from os import PathLike
 from pathlib import Path
 
 from robustzoo import atomic_files
-from robustzoo.cards.catalog_images import images_problem
+from robustzoo.cards.check import lint_card
 from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.lint import lint_card
+from robustzoo.cards.evidence_rules import images_problem
+from robustzoo.cards.holdings import all_evidence, covers, evidence_files
 from robustzoo.cards.metadata import LARGEST_CARD
-from robustzoo.cards.published import all_evidence, covers, evidence_files
+from robustzoo.cards.notes import split_notes, with_notes
 from robustzoo.cards.render import render_card
-from robustzoo.cards.rendered import split_notes, with_notes
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import load_dataset
 from robustzoo.data.datasets import WITHOUT_FILES

@@ -15,14 +15,14 @@ from robustzoo.errors import RobustzooError
 from robustzoo.models.architectures import build_for, timm_arguments, timm_name
 from robustzoo.models.weights import require_file
 from robustzoo.registry import Recipe
-from robustzoo.untrusted_files import UnfitFile, read_object
+from robustzoo.registry.entries import read_configuration
+from robustzoo.untrusted_files import UnfitFile
 
 WEIGHTS = "model.safetensors"
 SCHEMA = 1
 REFERENCE_SEED = 0
 LICENSE = "apache-2.0"
 _SPDX = re.compile(r"[a-z0-9][a-z0-9.+-]*")
-_LARGEST_CONFIG = 2**20  # bytes
 _FREE_TEXT = ("license", "description", "origin_url", "notes", "tag", "paper_name", "paper_ids")
 
 
@@ -94,7 +94,7 @@ def read_config(path: Path) -> FolderConfig:
         raise RobustzooError(f"{path.parent} is the folder of a training, not of a model: name {inner}")
     require_file(path)
     try:
-        document = read_object(path, _LARGEST_CONFIG)
+        document = read_configuration(path.parent)
     except UnfitFile as error:
         raise RobustzooError(f"{path} is no model configuration: {error.strerror}") from error
     ours = document.get("robustzoo")

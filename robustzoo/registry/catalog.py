@@ -74,7 +74,7 @@ class DatasetSpec:
     `normalisation_source` says where they come from. `train_size` includes images held out for choosing.
     `needs_files`: the images must be given with `--data DIR`; False where they come with a dependency.
     `test_digest`: of the pixels and labels of all test images, as Evidence states it; None where nobody has
-    computed it yet.
+    computed it yet. `caution`: what a card says of models of it, beside what it says of all.
     """
 
     key: str
@@ -91,6 +91,7 @@ class DatasetSpec:
     source: str
     needs_files: bool = True
     test_digest: str | None = None
+    caution: str | None = None
 
 
 @dataclass(frozen=True)
@@ -276,6 +277,7 @@ DATASETS: dict[str, DatasetSpec] = _by_key(
         source="sklearn.datasets.load_digits: the test part of Alpaydin and Kaynak's optical digits",
         needs_files=False,
         test_digest="58938eef8c5f5804f2e47ffa93ded92d98d4a2baad2c439d091684d64e644a0e",
+        caution="A classifier of 8 x 8 digits is there to try tools on, not to read digits with.",
     ),
     DatasetSpec(
         "cifar10jpg",

@@ -11,8 +11,8 @@ from typing import Any
 
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import shard_problem
-from robustzoo.cards.paired import Paired
-from robustzoo.cards.published import all_evidence
+from robustzoo.cards.holdings import all_evidence
+from robustzoo.cards.statistics import Paired
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.terms import QUESTION, differences
 from robustzoo.streams import one_line

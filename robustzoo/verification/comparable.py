@@ -10,11 +10,11 @@ from typing import Any
 
 from robustzoo.attacks.protocols import ProtocolError
 from robustzoo.attacks.protocols import protocol as make_protocol
-from robustzoo.cards.catalog_images import images_problem
 from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence_rules import images_problem
+from robustzoo.cards.holdings import evidence_files
 from robustzoo.cards.metadata import LARGEST_CARD
-from robustzoo.cards.published import evidence_files
 from robustzoo.cards.witnesses import Witnesses, most_bytes
 from robustzoo.data import ImageDataset, evaluation_subset, open_data, pixel_digest
 from robustzoo.data.datasets import WITHOUT_FILES
@@ -250,4 +250,5 @@ def load_witnesses(one: Statement, notes: list[str]) -> Witnesses | None:
         )
         return None
     image_shape = one.evidence.doc["dataset"]["image_shape"]
-    return Witnesses.load(file, stated["sha256"], stated["count"], image_shape)
+    # `check_witness_file` has compared its hash
+    return Witnesses.load(file, count=stated["count"], image_shape=image_shape)

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from robustzoo.cards.check import require_rendered, require_same
 from robustzoo.cards.claims import Claim, default_tolerance
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.masking import masking_signs
-from robustzoo.cards.metadata import weights_sha256
-from robustzoo.cards.rendered import require_rendered, split_notes
-from robustzoo.cards.visible import require_same
+from robustzoo.cards.metadata import Card
+from robustzoo.cards.notes import split_notes
+from robustzoo.cards.signs import masking_signs
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset, Subset
 from robustzoo.errors import RobustzooError
@@ -100,22 +100,21 @@ def verify(
     check_arguments(tolerance=tolerance, workers=workers)
 
     # ---- what the folder states, and that it is whole -----------------------------------------------------
-    text = comparable.card_text(folder, card)
-    claims = Claim.from_card(text)
+    read = Card.read(comparable.card_text(folder, card))
+    claims = Claim.from_card(read)
     _check_tolerance(tolerance, claims)
-    on_card = weights_sha256(text)
-    require_same(text, claims, on_card)
+    require_same(read, claims)
     stated, unstated = comparable.read_statements(folder, claims)
     comparable.refuse_unread(data, (one.evidence for one in stated))
     in_evidence = (one.evidence.doc["model"]["sha256"] for one in stated)
-    found = comparable.check_weights(opened, (sha256, on_card, *in_evidence))
+    found = comparable.check_weights(opened, (sha256, read.weights_sha256, *in_evidence))
     for one in stated:
         comparable.check_witness_file(one)
     model = read_folder(opened)
     differences = [comparable.card_differences(one, model) for one in stated]
     if not any(differences):
         pairs = [(one.claim, one.evidence) for one in stated]
-        require_rendered(text, model.recipe, pairs, model.license)
+        require_rendered(read, model.recipe, pairs, model.license)
 
     # ---- each claim: comparable, then replayed, then attacked ---------------------------------------------
     reports = []
@@ -144,7 +143,7 @@ def verify(
         )
     if unstated:
         notes.append(f"{unstated} more of the folder's Evidence is not stated by the card, and not checked")
-    if split_notes(text)[1]:
+    if split_notes(read.text)[1]:
         notes.append("the author's notes, at the end of the card, are not checked")
     result = VerificationReport(name, str(folder), found, mode, reports, require, notes)
     if log is not None:
@@ -299,7 +298,7 @@ def _guard_answers(ready: Prepared, size: int) -> None:
 
     Raises: RobustzooError as `check_forward` and `check_micro_batch`.
     """
-    asks = {"gradients": False, "random": ready.asked.protocol.draws > 1}
+    asks = {**ready.asked.protocol.asks, "gradients": False}
     check_forward(ready.model, probe_images(read_probe(ready.dataset)).to(ready.asked.device), **asks)
     first = [ready.dataset[i][0] for i in ready.subset.indices[:size]]
     check_micro_batch(ready.model, first, size, ready.asked.device, **asks)

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 import robustzoo
 from robustzoo.attacks.answers import NonFiniteLogits
 from robustzoo.cards import Evidence
-from robustzoo.cards.masking import masking_warning
+from robustzoo.cards.signs import masking_warning
 from robustzoo.data import DataError, TensorSource
 from robustzoo.data.samples import choose_samples
 from robustzoo.evaluation.checks import (

@@ -9,7 +9,8 @@ import pytest
 
 from robustzoo.evaluation import progress
 from robustzoo.evaluation.checks import EvaluationWarning
-from robustzoo.evaluation.progress import Reporter, duration, estimate
+from robustzoo.evaluation.progress import Reporter, estimate
+from robustzoo.streams import duration
 
 
 class Terminal(io.StringIO):

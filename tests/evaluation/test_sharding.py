@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from robustzoo.cards import Evidence, EvidenceError
-from robustzoo.cards.published import all_evidence
+from robustzoo.cards.holdings import all_evidence
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.shards import Rank, Shard, merge, shard_documents, this_rank

@@ -10,6 +10,7 @@ import pytest
 import torch
 from huggingface_hub import constants, file_download
 
+from robustzoo.hub import publish
 from robustzoo.models import pixel_model, write_folder
 from robustzoo.registry import Entry, Weights, entries, recipe
 from robustzoo.registry.digests import sha256_file
@@ -99,3 +100,17 @@ def hub(published, point_client_at):
     with HubServer(REPO, COMMIT, published) as server:
         point_client_at(server.endpoint)
         yield server
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout of its own to publish into."""
+    package = tmp_path / "checkout" / "robustzoo"
+    (package / "bundled").mkdir(parents=True)
+    (package.parent / "model_cards").mkdir()
+    lock = package / "weights.lock.json"
+    lock.write_text('{"schema": 1, "models": []}')
+    monkeypatch.setattr(publish, "_PACKAGE", package)
+    monkeypatch.setattr(entries, "_PACKAGE", package)
+    monkeypatch.setattr(entries, "LOCK_FILE", lock)
+    return package

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from robustzoo.cards import CardError, Evidence, EvidenceError, Witnesses, render_card
-from robustzoo.cards.protocol_rules import protocol_digest
+from robustzoo.cards.evidence_rules import protocol_digest
 from robustzoo.errors import RobustzooError
 from robustzoo.models.folder import read_recipe
 from robustzoo.models.pixel_model import PixelModel
@@ -178,9 +178,10 @@ def test_a_card_that_tells_people_other_numbers_than_machines_is_refused_with_bo
     with pytest.raises(CardError) as caught:
         run(folder, mode)
     text = str(caught.value)
-    assert "states 99 / 100 for robust, L∞ 1/40 under pgd-5 (correct / n)" in text
-    assert f"the metadata gives {accuracy.correct} / 100" in text
-    assert "states 99.0 %" in text and f"gives {accuracy.percent}" in text and "robustzoo card" in text
+    row = "robust, L∞ 1/40 | pgd-5 |"
+    assert f"states what the metadata does not give: {row} 99 / 100 | 99.0 %" in text
+    assert f"the metadata gives: {row} {accuracy.correct} / 100 | {accuracy.percent}" in text
+    assert "robustzoo card" in text
 
 
 FALSE = [

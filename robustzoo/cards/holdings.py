@@ -1,13 +1,18 @@
-"""Which of a model folder's evidence its card and the listings speak of."""
+"""What the Evidence of one model says together: what a folder holds, the main one, and the best known."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.evidence_rules import EvidenceError, shard_problem
+from robustzoo.cards.evidence_rules import ENSEMBLES, EvidenceError, shard_problem
+from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.entries import Entry
+from robustzoo.registry.threat_model import ThreatModel
 from robustzoo.streams import one_line
 
 
@@ -54,7 +59,7 @@ def all_evidence(folder: str | Path, *, validate: bool = True) -> list[Evidence]
     for path, evidence in zip(paths, found, strict=True):
         if problem := shard_problem(evidence.doc):
             raise EvidenceError("shard", f"{problem} (the file: {path})")
-    return sorted(found, key=lambda e: (e.doc["protocol"]["name"] != "aa-standard", -e.doc["counts"]["n"]))
+    return sorted(found, key=lambda e: (e.doc["protocol"]["name"] != ENSEMBLES[0], -e.doc["counts"]["n"]))
 
 
 def covers(new: Evidence, old: Evidence) -> bool:
@@ -65,7 +70,11 @@ def covers(new: Evidence, old: Evidence) -> bool:
         return False
     if any(a["dataset"][key] != b["dataset"][key] for key in ("id", "split")):
         return False
-    if a["protocol"]["name"] in ("aa-standard", "aa-plus") and b["protocol"]["name"] != "aa-plus":
+    ours, theirs = (
+        ENSEMBLES.index(name) if name in ENSEMBLES else -1
+        for name in (a["protocol"]["name"], b["protocol"]["name"])
+    )
+    if ours >= max(theirs, 0):
         return True
     attacks = {member["attack"]: member for member in a["protocol"]["members"]}
     return all(
@@ -81,3 +90,55 @@ def published_evidence(item: Entry) -> Evidence | None:
     """The main evidence of an entry whose folder is on this machine, unchecked: listings must be quick."""
     folder = item.weights.folder if item.weights is not None else None
     return None if folder is None else main_evidence(folder, validate=False)
+
+
+@dataclass(frozen=True)
+class BestKnown:
+    """An upper bound on the robust accuracy that no single evaluation need have found.
+
+    An image counts as robust where every evaluation of these images under this threat model left it so.
+    That is the outcome of no protocol, and never an AutoAttack number.
+    """
+
+    threat_model: ThreatModel
+    subset: str
+    protocols: tuple[str, ...]
+    accuracy: Accuracy
+
+    def to_json(self) -> dict[str, Any]:
+        """For a card's metadata."""
+        return {
+            "threat_model": str(self.threat_model),
+            "subset": self.subset,
+            "protocols": list(self.protocols),
+            "correct": self.accuracy.correct,
+            "n": self.accuracy.n,
+        }
+
+
+def best_known(documents: Sequence[Evidence]) -> list[BestKnown]:
+    """One for each threat model and set of images that several documents are about, in their order.
+
+    Args:
+        documents: Evidence of the same weights. A single one about its images is its own best known, and is
+            left out.
+    """
+    found = []
+    for group in _groups(documents):
+        if len(group) > 1:
+            robust = set.intersection(*({v.id for v in e.verdicts if v.robust} for e in group))
+            doc = group[0].doc
+            place = f"{doc['dataset']['id']} {doc['dataset']['split']}, {doc['dataset']['subset']}"
+            names = tuple(dict.fromkeys(e.doc["protocol"]["name"] for e in group))
+            accuracy = Accuracy.of(len(robust), doc["counts"]["n"])
+            found.append(BestKnown(group[0].threat_model, place, names, accuracy))
+    return found
+
+
+def _groups(documents: Iterable[Evidence]) -> list[list[Evidence]]:
+    groups: dict[tuple[str, str, tuple[int, ...]], list[Evidence]] = {}
+    for document in documents:
+        dataset = document.doc["dataset"]
+        key = (str(document.threat_model), dataset["digest"], tuple(dataset["indices"]))
+        groups.setdefault(key, []).append(document)
+    return list(groups.values())

@@ -7,8 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from robustzoo.cards import Evidence
-from robustzoo.cards.masking import masking_signs
 from robustzoo.cards.passages import measured_on
+from robustzoo.cards.signs import masking_signs
 
 
 def test_zero_gradients_stand_in_the_card():

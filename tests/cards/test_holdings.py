@@ -7,9 +7,9 @@ import copy
 import pytest
 
 from robustzoo.cards import Claim, Evidence, lint_card, render_card
-from robustzoo.cards.best_known import best_known
+from robustzoo.cards.evidence_rules import protocol_digest
+from robustzoo.cards.holdings import best_known
 from robustzoo.cards.metadata import read_block
-from robustzoo.cards.protocol_rules import protocol_digest
 from robustzoo.registry import recipe
 
 NAME = "vit_micro2.digits_linf.trades_trh"
