@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation import machine
-from robustzoo.evaluation.engine import RobustzooError
 from robustzoo.evaluation.evaluate import evaluate
 
 EPS = "linf:1/20"
