@@ -199,8 +199,7 @@ class Witnesses:
             raise RobustzooError(
                 f"{path} cannot be read ({error.strerror or error}); {_NEXT_STEP}"
             ) from error
-        found = hashlib.sha256(content).hexdigest()
-        if sha256 is not None and found != sha256:
+        if sha256 is not None and (found := hashlib.sha256(content).hexdigest()) != sha256:
             raise RobustzooError(
                 f"{path} ({len(content)} bytes) has sha256 {found}, the evidence names {sha256}; {_NEXT_STEP}"
             )
