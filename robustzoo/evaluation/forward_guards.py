@@ -60,7 +60,7 @@ def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True, random
         masked = (logits == -torch.inf).all(0)
         if masked.any() and logits[:, ~masked].isfinite().all():
             raise GuardError(
-                f"{int(masked.sum())} of the model's {num_classes} logits are minus infinity for every image; "
+                f"{int(masked.sum())} of the model's {num_classes} logits are minus infinity for each image; "
                 "expected finite ones, since no loss of an attack can compute with these: leave masked "
                 "classes out, or mask them with a large negative number, such as -1e4"
             )
