@@ -36,8 +36,10 @@ class OpenedModel:
     dataset: str | None = None
     folder: Path | None = None
 
-    def images(self, options: dict[str, Any]) -> ImageDataset:
+    def images(self, options: dict[str, Any], split: str = "test") -> ImageDataset:
         """The images that the options of `robustzoo.cli.options.images` mean, which are taken out of them.
+
+        split: of a dataset of the catalog.
 
         Raises: RobustzooError where none are named and it has none of its own; DataError, MissingData.
         """
@@ -47,7 +49,7 @@ class OpenedModel:
         given = self.dataset if given is None else given
         reading = {key: options.pop(key) for key in ("resize", "crop", "interpolation", "classes")}
         if given is not None:
-            return open_samples(given, self.module, data_root, FolderOptions(**reading))
+            return open_samples(given, self.module, data_root, FolderOptions(**reading), split)
         raise RobustzooError(
             "this model has no dataset of its own: name one, or a folder with one sub-folder of images per "
             "class, with --data (and the threat model with --threat-model, for example linf:8/255)"
@@ -104,9 +106,9 @@ def open_model(text: str) -> OpenedModel:
             _made_by(Path(match["file"]), match["name"]), f"{Path(match['file']).name}:{match['name']}"
         )
     if text.startswith(_TIMM):
-        from robustzoo.models.timm_models import timm_model
+        from robustzoo.hub.timm_weights import load_timm
 
-        return OpenedModel(timm_model(text.removeprefix(_TIMM)))
+        return OpenedModel(load_timm(text.removeprefix(_TIMM)))
     if text.startswith(_HUB):
         from robustzoo.hub.load import load_repository
 

@@ -83,11 +83,12 @@ def open_samples(
     model: nn.Module,
     data_root: str | Path | None = None,
     options: FolderOptions = FolderOptions(),
+    split: str = "test",
 ) -> ImageDataset:
     """Open `data` as evaluate() takes it; `model` says how a folder is to be read.
 
     Args:
-        data: a dataset name of the catalog (its test split, with files in `data_root`) or "NAME:DIR", a
+        data: a dataset name of the catalog (its `split`, with files in `data_root`) or "NAME:DIR", a
             folder, a torch Dataset of (image, label) pairs, or a pair of tensors (images: (N, C, H, W) in
             [0, 1], labels: (N,) integers). A folder holds the dataset of the model's recipe; for a model
             without a recipe, or with one whose dataset has no files, and as "folder:DIR", one sub-folder of
@@ -114,7 +115,7 @@ def open_samples(
                 f"data are {given}: leave them away, or give the folder with a sub-folder per class as "
                 f"{FOLDER}:DIR"
             )
-        dataset = open_data(data, data_root)
+        dataset = open_data(data, data_root, split=split)
         _refuse_other_size(dataset, model)
         return dataset
     shape, classes = _shape_of(model), _classes_of(model)

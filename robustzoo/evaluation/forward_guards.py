@@ -248,6 +248,10 @@ def _failure(x: Tensor, error: Exception) -> RobustzooError:
     said = str(error).strip().removesuffix(".") or type(error).__name__
     if said.startswith("Guard failed"):  # of torch.export, which holds an axis for constant unless told
         said += ". It was exported for inputs of one shape: export it with dynamic_shapes for the batch"
+    if x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
+        said += ". The images look like (height, width, channels): pass images.permute(0, 3, 1, 2)"
+    if any(word in said for word in ("Half", "BFloat16", "Double", "double")):
+        said += ". Weights of another precision than float32: use model.float()"
     return RobustzooError(
         f"the model fails on a float32 batch of shape {tuple(x.shape)} in [0, 1] on {x.device}: "
         f"{said}. Expected a module from pixels to logits: wrap what it needs "

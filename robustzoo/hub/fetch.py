@@ -14,6 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -159,12 +160,14 @@ def ask(
     *,
     cache_dir: str | Path | None = None,
     token: str | bool | None = None,
+    patterns: Sequence[str] = PATTERNS,
 ) -> str:
     """What the Hub answers, in a process of its own: see `robustzoo.hub.download`.
 
     Args:
-        what: "snapshot" fetches our files of a commit and gives their folder; "commit" gives the one that a
+        what: "snapshot" fetches the files of a commit and gives their folder; "commit" gives the one that a
             branch or tag means now.
+        patterns: which files.
 
     Raises:
         RequestFailed: anything else. RobustzooError: the limit of the environment is no number.
@@ -176,7 +179,7 @@ def ask(
         "revision": revision,
         "cache_dir": str(cache_dir or constants.HF_HUB_CACHE),
         "token": token,
-        "patterns": PATTERNS,
+        "patterns": list(patterns),
         "limit": limit,
     }
     path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]

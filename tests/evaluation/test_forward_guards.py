@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections import OrderedDict, namedtuple
 
@@ -193,3 +194,22 @@ def test_frozen_modules_of_other_weights_have_another_digest():
         other[2].weight.mul_(2)
     same = [state_digest(scripted(layers())) for _ in range(2)]
     assert same[0] == same[1] != state_digest(scripted(other))
+
+
+CONVOLUTION = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Flatten(), nn.Linear(256, 3)).eval()
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "words"),
+    [
+        (CONVOLUTION, torch.rand(4, 8, 8, 3), r"look like .height, width, channels.: pass images.permute"),
+        (copy.deepcopy(CONVOLUTION).half(), torch.rand(4, 3, 8, 8), r"use model.float\(\)"),
+        (copy.deepcopy(CONVOLUTION).bfloat16(), torch.rand(4, 3, 8, 8), r"use model.float\(\)"),
+        (copy.deepcopy(CONVOLUTION).double(), torch.rand(4, 3, 8, 8), r"use model.float\(\)"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(192, 3).half()), torch.rand(4, 3, 8, 8), r"model.float\(\)"),
+    ],
+    ids=["channels last", "half", "bfloat16", "double", "linear half"],
+)
+def test_axes_and_weights_of_another_kind_are_told_what_to_do(model, images, words):
+    with pytest.raises(GuardError, match=words):
+        evaluate(model.eval(), (images, torch.tensor([0, 1, 2, 0])), "linf:0.1", "pgd-1", progress=False)

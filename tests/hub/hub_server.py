@@ -105,7 +105,7 @@ class HubServer:
                         return
 
     def _resolve(self, request: BaseHTTPRequestHandler, commit: str, name: str) -> None:
-        if commit != self.commit:
+        if commit not in (self.commit, "main"):
             _refuse(request, 404, "RevisionNotFound")
         elif not (self.folder / name).is_file():
             _refuse(request, 404, "EntryNotFound")
@@ -129,7 +129,7 @@ class HubServer:
 
     def _listing(self, request: BaseHTTPRequestHandler, kind: str, commit: str) -> None:
         names = sorted(str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file())
-        if commit != self.commit:
+        if commit not in (self.commit, "main"):
             _refuse(request, 404, "RevisionNotFound")
         elif kind == "tree":
             _send(request, 200, json.dumps([self._row(name) for name in names]).encode(), {})
