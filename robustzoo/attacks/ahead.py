@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -22,53 +19,35 @@ class Seats:
         each, rest = divmod(len(idle), self._going)
         self.count = 1 + each + (self._position < rest)
 
-    def __len__(self) -> int:
-        return len(self._idle)
-
     def row(self, lane: Tensor, rank: Tensor) -> Tensor:
         """Lanes that ask for `lane: (m,)` what is number `rank: (m,)`, from 0, of what it asks at once."""
-        if not len(self._idle):
-            return lane
         given = self._position[lane] + (rank - 1).clamp_min(0) * self._going
         return torch.where(rank == 0, lane, self._idle[given.clamp_max(len(self._idle) - 1)])
 
 
-@dataclass(frozen=True)
 class Ahead:
-    """What is asked ahead, (m,) each: in which lane, for which lane's sample, after how many others of it in
-    the same batch (at least 1); number and key of the proposal."""
+    """What lanes ask for others, (L,) each: for which lane's sample (its own where it asks for none), after
+    how many others of it in the same batch (0: its own), and the number of the proposal."""
 
-    row: Tensor
-    lane: Tensor
-    rank: Tensor
-    number: Tensor
-    key: Tensor
+    def __init__(self, lanes: int, device: torch.device) -> None:
+        self.lane = torch.arange(lanes, device=device)
+        self.rank, self.number = torch.zeros(2, lanes, dtype=torch.int64, device=device)
 
-    @classmethod
-    def joined(cls, parts: Sequence[Ahead]) -> Ahead:
-        return cls(
-            *(torch.cat(columns) for columns in zip(*(part._columns() for part in parts), strict=True))
-        )
+    def enter(self, row: Tensor, lane: Tensor, rank: Tensor, number: Tensor) -> None:
+        """The lanes `row: (m,)` ask for `lane: (m,)`."""
+        self.lane[row], self.rank[row], self.number[row] = lane, rank, number
 
-    def only(self, which: Tensor) -> Ahead:
-        """Those of `which: (m,) bool`."""
-        return Ahead(*(column[which] for column in self._columns()))
+    def drop(self, lanes: Tensor) -> None:
+        """What is asked in `lanes: (L,) bool`, or for them, is asked no more."""
+        gone = lanes | lanes[self.lane]
+        self.lane = torch.where(gone, torch.arange(len(gone), device=gone.device), self.lane)
+        self.rank = self.rank.masked_fill(gone, 0)
 
-    def without(self, lanes: Tensor) -> Ahead:
-        """Those that have nothing to do with `lanes: (L,) bool`."""
-        return self.only(~lanes[self.row] & ~lanes[self.lane])
-
-    def counted(self, own: Tensor, ahead: Tensor) -> Tensor:
+    def counted(self, ends: Tensor) -> Tensor:
         """How many of what was asked ahead count for each lane, (L,): up to the first that ends it.
 
-        Args:
-            own: (L,) bool, whether the answer to a lane's own point ends it. ahead: (m,) bool, likewise.
+        ends: (L,) bool, whether the answer in a lane ends what is asked for its sample.
         """
-        far = torch.iinfo(self.rank.dtype).max
-        first = torch.where(own, 0, far).scatter_reduce(
-            0, self.lane, self.rank.masked_fill(~ahead, far), "amin"
-        )
-        return torch.zeros_like(first).scatter_reduce(0, self.lane, self.rank, "amax").minimum(first)
-
-    def _columns(self) -> tuple[Tensor, ...]:
-        return self.row, self.lane, self.rank, self.number, self.key
+        most = torch.zeros_like(self.rank).scatter_reduce(0, self.lane, self.rank, "amax")
+        rank = torch.where(ends, self.rank, len(ends))
+        return most.scatter_reduce(0, self.lane, rank, "amin")

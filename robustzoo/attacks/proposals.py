@@ -162,9 +162,10 @@ class Squares:
         self, count: int, number: Tensor, row: Tensor, column: Tensor, values: Tensor, changed: Tensor
     ) -> None:
         self._count, self._pixels = count, (number, row, column, values)
-        change = torch.zeros(count, dtype=torch.bool, device=row.device)
-        change[number[changed]] = True
-        self.kept = change.nonzero().squeeze(1)
+        changes = torch.zeros(count, dtype=torch.int64, device=row.device).index_add(
+            0, number, changed.long()
+        )
+        self.kept = changes.nonzero().squeeze(1)
 
     def write(self, points: Tensor, rows: Tensor) -> None:
         """Into `points[rows]`, rows: one for each of `kept`."""
