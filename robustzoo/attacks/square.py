@@ -13,11 +13,19 @@ import torch
 from torch import Tensor
 
 from robustzoo import keyed_noise
-from robustzoo.attacks.ahead import Ahead, Seats
 from robustzoo.attacks.attack_losses import margin
 from robustzoo.attacks.geometry import per_sample, perturbation_norm, project, steepest_step
 from robustzoo.attacks.lanes import Lanes, Search, select
-from robustzoo.attacks.proposals import AskedProposals, Bumps, Images, Squares, earlier_place, pixels
+from robustzoo.attacks.proposals import (
+    Ahead,
+    AskedProposals,
+    Bumps,
+    Images,
+    Seats,
+    Squares,
+    earlier_place,
+    pixels,
+)
 from robustzoo.attacks.protocols import Attack
 
 # p is halved after these queries; the schedule of 10,000 queries, also where fewer are asked.
