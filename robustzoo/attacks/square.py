@@ -13,11 +13,19 @@ import torch
 from torch import Tensor
 
 from robustzoo import keyed_noise
-from robustzoo.attacks.ahead import Ahead, Seats
 from robustzoo.attacks.attack_losses import margin
 from robustzoo.attacks.geometry import per_sample, perturbation_norm, project, steepest_step
 from robustzoo.attacks.lanes import Lanes, Search, select
-from robustzoo.attacks.proposals import AskedProposals, Bumps, Images, Squares, earlier_place, pixels
+from robustzoo.attacks.proposals import (
+    Ahead,
+    AskedProposals,
+    Bumps,
+    Images,
+    Seats,
+    Squares,
+    earlier_place,
+    pixels,
+)
 from robustzoo.attacks.protocols import Attack
 
 # p is halved after these queries; the schedule of 10,000 queries, also where fewer are asked.
@@ -86,29 +94,27 @@ class Square(Search):
         self.points = select(starting, start, self.points)
         self.iteration = self.iteration.masked_fill(starting, 0)
         if self.ahead is not None:
-            self.ahead = self.ahead.without(starting)
+            self.ahead.drop(starting)
 
     def gather(self, logits: Tensor) -> Tensor:
         ahead, lanes = self.ahead, self.lanes
         if ahead is None:
             return logits
-        ends = self._ends(logits[ahead.row], lanes.y[ahead.lane], self.margin_best[ahead.lane])
-        counted = ahead.counted(self._ends(logits, lanes.y, self.margin_best), ends)
+        # What may end the asking from a best point: a proposal that is accepted, fools, or gives no number.
+        y = lanes.y[ahead.lane]
+        ends = margin(logits, y) < self.margin_best[ahead.lane]
+        counted = ahead.counted(ends | (logits.argmax(1) != y) | ~logits.isfinite().all(1))
         lanes.forwards += counted * self.attack.draws
-        reached = counted[ahead.lane]
-        last = ahead.rank == reached
-        self.iteration = self.iteration.scatter(0, ahead.lane[last], ahead.number[last])
-        dropped = ahead.only(ahead.rank > reached)
-        self.asked.forget(dropped.lane, dropped.key)
-        ending = ahead.only(last & ends)
-        self.points[ending.lane] = self.points[ending.row]
-        return logits.index_put((ending.lane,), logits[ending.row])
-
-    def _ends(self, logits: Tensor, y: Tensor, margin_best: Tensor) -> Tensor:
-        """Whether answers (n, K) may end what is asked from a best point, (n,) bool: proposals that are
-        accepted, fool, or give no number."""
-        accepted = margin(logits, y) < margin_best
-        return accepted | (logits.argmax(1) != y) | ~logits.isfinite().all(1)
+        beyond = ahead.rank - counted[ahead.lane]
+        row = ((beyond == 0) & (ahead.rank > 0)).nonzero().squeeze(1)
+        lane = ahead.lane[row]
+        self.iteration = self.iteration.scatter(0, lane, ahead.number[row])
+        self.points[lane] = self.points[row]
+        if self.asked.remembers:
+            dropped = (beyond > 0).nonzero().squeeze(1)
+            place = (ahead.number[dropped] - 1) % _CHUNK
+            self.asked.forget(ahead.lane[dropped], self.keys[ahead.lane[dropped], place])
+        return logits.index_put((lane,), logits[row])
 
     def advance(self, logits: Tensor, loss: Tensor | None, grad: Tensor | None) -> Tensor:
         found = margin(logits, self.lanes.y)
@@ -132,29 +138,35 @@ class Square(Search):
         # New tensors: the caller still looks at those of the point that has just been evaluated.
         self.points, self.iteration = self.best.clone(), self.iteration.clone()
         left, last = going.nonzero().squeeze(1), self.attack.iterations
-        seats = Seats(left, (~self.lanes.active).nonzero().squeeze(1), len(going))
-        aheads = []
+        idle = (~self.lanes.active).nonzero().squeeze(1)
+        seats = Seats(left, idle, len(going))
+        self.ahead = Ahead(len(going), going.device) if len(idle) else None
         while len(left):
             which, place, resume = self._first_fresh(left, seats.count[left])
             chunk = self.iteration[left] // _CHUNK
-            lane, of = left[which], chunk[which]
+            lane, side = left[which], self.sides[chunk[which], place]
             self.asked.note(lane, self.keys[lane, place])
-            new = self._proposed(lane, self.sides[of, place], place)
-            which, lane, place, of = (values[new.kept] for values in (which, lane, place, of))
-            found = torch.bincount(which, minlength=len(left))
-            rank = torch.arange(len(which), device=which.device) - (found.cumsum(0) - found)[which]
-            row, number = seats.row(lane, rank), of * _CHUNK + place + 1
+            new = self._proposed(lane, side, place)
+            if len(new.kept) < len(which):
+                which, place, lane = (values[new.kept] for values in (which, place, lane))
+            found = torch.zeros_like(left).index_add(0, which, torch.ones_like(which))
             self.iteration[left] = chunk * _CHUNK + resume
-            first = rank == 0
-            self.iteration[lane[first]] = number[first]
-            if len(seats):
-                self.points[row] = self.best[lane]
-                aheads.append(Ahead(row, lane, rank, number, self.keys[lane, place]).only(~first))
+            row, number = lane, chunk[which] * _CHUNK + place + 1
+            if self.ahead is None:
+                self.iteration[lane] = number
+            else:
+                rank = torch.arange(len(which), device=which.device) - (found.cumsum(0) - found)[which]
+                row = seats.row(lane, rank)
+                self.ahead.enter(row, lane, rank, number)
+                if self.norm == "linf":  # squares are written into the best point, bumps are whole images
+                    self.points[row] = self.best[lane]
+                self.iteration[left] = torch.where(found > 0, self.ahead.number[left], self.iteration[left])
             new.write(self.points, row)
-            over = (found == 0) & (self.iteration[left] >= last)
-            spent[left[over]] = True
-            left = left[(found == 0) & ~over]
-        self.ahead = Ahead.joined(aheads) if aheads else None
+            left = left[(found == 0).nonzero().squeeze(1)]
+            if len(left):
+                over = self.iteration[left] >= last
+                spent[left[over]] = True
+                left = left[~over]
         return spent
 
     def _first_fresh(self, lanes: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
