@@ -196,7 +196,8 @@ def licences(recipe: Recipe, license: str) -> str:
             f"Licence: {_CHECKPOINT_LICENCES.get(tag, 'see its card')}."
             for tag, revision in tags.items()
         )
-    return f"- Weights: `{license}`.\n{_images(recipe)}- Initial weights: {start}"
+    said = " (their author has not licensed them: ask before use)" if license == "unknown" else ""
+    return f"- Weights: `{license}`{said}.\n{_images(recipe)}- Initial weights: {start}"
 
 
 def _images(recipe: Recipe) -> str:

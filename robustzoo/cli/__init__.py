@@ -33,6 +33,7 @@ _COMMANDS = {
     "doctor": "doctor",
     "card": "publish",
     "publish": "publish",
+    "download": "publish",
 }
 # What other tools call it -> what it is called here.
 _MEANT = {
@@ -43,6 +44,7 @@ _MEANT = {
     **dict.fromkeys(("config", "recipes"), "recipe"),
     **dict.fromkeys(("diff",), "compare"),
     **dict.fromkeys(("upload", "push"), "publish"),
+    **dict.fromkeys(("pull", "fetch", "get"), "download"),
 }
 
 

@@ -92,7 +92,7 @@ def _load(
     from robustzoo.data import evaluation_subset
     from robustzoo.data.readers.image_folder import ImageFolder
     from robustzoo.diagnostics.model_loss import adversarial_points
-    from robustzoo.evaluation.guards import check_labels
+    from robustzoo.evaluation.checks import check_labels
     from robustzoo.evaluation.progress import Reporter
     from robustzoo.hub.load import load
     from robustzoo.registry.catalog import is_catalog_key

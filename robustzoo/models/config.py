@@ -21,7 +21,10 @@ from robustzoo.untrusted_files import UnfitFile
 WEIGHTS = "model.safetensors"
 SCHEMA = 1
 REFERENCE_SEED = 0
-LICENSE = "apache-2.0"
+UNLICENSED = (
+    "unknown"  # what the Hub calls weights whose author has not said; `robustzoo card --licence` does
+)
+_EXAMPLE = "apache-2.0"
 _SPDX = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _FREE_TEXT = ("license", "description", "origin_url", "notes", "tag", "paper_name", "paper_ids")
 
@@ -65,7 +68,7 @@ def timm_config(recipe: Recipe, network: nn.Module) -> dict[str, Any]:
             "pool_size": None,
             "first_conv": network.pretrained_cfg["first_conv"],
             "classifier": "head",
-            "license": LICENSE,
+            "license": UNLICENSED,
         },
     }
 
@@ -130,11 +133,11 @@ def read_config(path: Path) -> FolderConfig:
 
 def _license(path: Path, block: dict[str, Any]) -> str:
     """timm's key for it, which our cards state."""
-    found = block.get("license", LICENSE)
+    found = block.get("license", UNLICENSED)
     if not isinstance(found, str) or not _SPDX.fullmatch(found):
         raise RobustzooError(
             f"{path}: pretrained_cfg.license is {found!r}; expected an SPDX identifier in lower case, for "
-            f"example {LICENSE}"
+            f"example {_EXAMPLE}"
         )
     return found
 

@@ -75,9 +75,10 @@ class ModelFolder(os.PathLike):
         path: as it was given.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], sha256: str | None = None) -> None:
+        """sha256: of its model.safetensors, where it is known already."""
         self.path = Path(path)
-        self._sha256: str | None = None
+        self._sha256 = sha256
 
     @classmethod
     def of(cls, folder: str | os.PathLike[str]) -> ModelFolder:

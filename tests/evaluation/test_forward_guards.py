@@ -211,5 +211,5 @@ CONVOLUTION = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Flatten(), nn.Line
     ids=["channels last", "half", "bfloat16", "double", "linear half"],
 )
 def test_axes_and_weights_of_another_kind_are_told_what_to_do(model, images, words):
-    with pytest.raises(GuardError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         evaluate(model.eval(), (images, torch.tensor([0, 1, 2, 0])), "linf:0.1", "pgd-1", progress=False)

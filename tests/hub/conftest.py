@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from huggingface_hub import constants, file_download
 
-from robustzoo.hub import publish
+from robustzoo.hub import client, publish
 from robustzoo.models import pixel_model, write_folder
 from robustzoo.registry import Entry, Weights, entries, recipe
 from robustzoo.registry.digests import sha256_file
@@ -92,6 +94,20 @@ def point_client_at(monkeypatch):
             monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
 
     return point
+
+
+@pytest.fixture
+def quick_client(monkeypatch):
+    """Requests in this process, by the real client, which waits for nothing between its tries."""
+
+    def run(command, *, input, **options):
+        answer = json.dumps(client.answer_to(json.loads(input)))
+        return SimpleNamespace(stdout=answer.encode(), returncode=0)
+
+    monkeypatch.setattr("robustzoo.hub.fetch.subprocess.run", run)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 @pytest.fixture
