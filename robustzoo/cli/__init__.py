@@ -29,6 +29,7 @@ _COMMANDS = {
     "compare": "evidence",
     "crosscheck": "crosscheck",
     "diagnose": "diagnose",
+    "leaderboard": "leaderboard",
     "plot": "plot",
     "doctor": "doctor",
     "card": "publish",
