@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor
 
+from robustzoo.streams import one_line
+
 _WIDTH, _HEIGHT = 720, 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 24, 14, 54
 _LABELLED = 40  # points beyond which their numbers would hide each other
@@ -82,7 +84,7 @@ def _bars(point: Point, x: Callable[[float], float], y: Callable[[float], float]
 
 def _drawn(point: Point, x: Callable[[float], float], y: Callable[[float], float], *, labelled: bool) -> str:
     at, up = x(point.clean), y(point.robust)
-    said = f"{point.name}: clean {point.clean:.2f} %, robust {point.robust:.2f} %"
+    said = f"{point.rank}. {one_line(point.name)}: clean {point.clean:.2f} %, robust {point.robust:.2f} %"
     number, kind = "", ' class="small"'
     if labelled:
         number, kind = (

@@ -298,9 +298,6 @@ def _card(text: str) -> str:
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     lines = split_card(text)[1].strip().splitlines()
     body = "\n".join(lines[1:] if lines and lines[0].startswith("# ") else lines)
-    return (
-        reader.render(body)
-        .replace("<h2", "<h3")
-        .replace("</h2>", "</h3>")
-        .replace("<pre>", '<pre tabindex="0">')
-    )
+    scrolled = '<div class="scroll" role="region" aria-label="Table of the card" tabindex="0"><table>'
+    shown = reader.render(body).replace("<table>", scrolled).replace("</table>", "</table></div>")
+    return shown.replace("<h2", "<h3").replace("</h2>", "</h3>").replace("<pre>", '<pre tabindex="0">')

@@ -91,6 +91,7 @@ def test_300_models_scroll_and_sort_without_lag(browser, models, tmp_path):
     path = tmp_path / "many.html"
     path.write_text(_verified_page([Line(model, *model.documents[0]) for model in many]))
     browser.open(path)
+    assert browser.run("return document.querySelectorAll('tbody tr').length") == 300
     assert len(column(browser, 0)) == 300
     taken = browser.wait_for(
         "const done = arguments[0], start = performance.now();"
