@@ -122,7 +122,13 @@ def read_weights(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
     return weights
 
 
-_DTYPES = {"F64": "torch.float64", "F32": "torch.float32", "F16": "torch.float16", "BF16": "torch.bfloat16"}
+_DTYPES = {
+    "F64": "torch.float64",
+    "F32": "torch.float32",
+    "F16": "torch.float16",
+    "BF16": "torch.bfloat16",
+    "I64": "torch.int64",  # batch norm's counter of batches
+}
 
 
 def _read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -170,8 +176,8 @@ def _compare(found: Mapping[str, tuple], expected: Mapping[str, Tensor], what: s
         dtype, shape = found[name]
         if shape != tuple(expected[name].shape):
             problems.append(f"{name} has shape {shape}, expected {tuple(expected[name].shape)}")
-        if dtype != str(torch.float32):
-            problems.append(f"{name} has dtype {dtype}, expected torch.float32")
+        if dtype != str(expected[name].dtype):
+            problems.append(f"{name} has dtype {dtype}, expected {expected[name].dtype}")
     if problems:
         raise RobustzooError(f"{what}: {'; '.join(problems[:6])}{' ...' if len(problems) > 6 else ''}")
 
