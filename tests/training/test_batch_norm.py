@@ -73,11 +73,13 @@ def launched(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["trades1", "trades3"])
 def test_two_ranks_have_the_mean_of_what_each_has_seen(launched, weights, name):
     assert largest_difference(weights(launched / name / "model"), plain_pytorch(TRADES_RUN, parts=2)) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["1", "3"])
 def test_averaged_weights_resume_and_export_with_their_statistics(launched, weights, stage):
     run = launched / f"swa{stage}"
@@ -95,7 +97,7 @@ def test_statistics_of_averaged_weights_are_those_of_training_images(train, tmp_
     chosen = evaluation_subset(images := load_dataset("digits", split="train"), len(images))
     pixels = [torch.stack([images[i][0] for i in part]) for part in torch.tensor(chosen.indices).split(8)]
     pixels[-1] = torch.cat([pixels[-1], images[chosen.indices[0]][0].expand(8 - len(pixels[-1]), -1, -1, -1)])
-    renew_statistics(model, pixels[: len(pixels)])
+    renew_statistics(model, pixels)
     assert largest_difference(running_statistics(model), found) < 0.05
 
 
