@@ -23,7 +23,13 @@ _KINDS = {
 _AGAIN = "take the original again"
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _LARGEST_HEADER = 8 * 2**20  # bytes; ViT-L/16 needs 30 kB
-_DTYPES = {"F64": "torch.float64", "F32": "torch.float32", "F16": "torch.float16", "BF16": "torch.bfloat16"}
+_DTYPES = {
+    "F64": "torch.float64",
+    "F32": "torch.float32",
+    "F16": "torch.float16",
+    "BF16": "torch.bfloat16",
+    "I64": "torch.int64",  # batch norm's counter of batches
+}
 
 
 class UnfitFile(OSError):

@@ -48,17 +48,20 @@ def timm_config(recipe: Recipe, network: nn.Module) -> dict[str, Any]:
     An unknown key inside `pretrained_cfg` is a TypeError in timm, and its mean and std are per channel.
     """
     channels, size = recipe.channels, recipe.image_size
+    pool = getattr(network, "global_pool", None)
     arguments = timm_arguments(recipe.architecture, size, channels, recipe.patch_stride)
     return {
         "architecture": timm_name(recipe.architecture, size, recipe.patch_stride),
         "num_classes": recipe.num_classes,
         "num_features": network.num_features,
-        "global_pool": network.global_pool,
+        # A convolutional network of timm has a module there, and its default is its own.
+        **({"global_pool": pool} if isinstance(pool, str) else {}),
         "model_args": arguments | {"num_classes": recipe.num_classes},
         "pretrained_cfg": {
             "custom_load": False,
             "input_size": [channels, size, size],
-            "fixed_input_size": True,
+            # Where it is true timm hands the size to the network: convolutions have no argument for it.
+            "fixed_input_size": network.pretrained_cfg["fixed_input_size"],
             "interpolation": "bicubic",
             "crop_pct": 1.0 if size < 64 else network.pretrained_cfg["crop_pct"],
             "crop_mode": "center",
@@ -67,7 +70,7 @@ def timm_config(recipe: Recipe, network: nn.Module) -> dict[str, Any]:
             "num_classes": recipe.num_classes,
             "pool_size": None,
             "first_conv": network.pretrained_cfg["first_conv"],
-            "classifier": "head",
+            "classifier": network.pretrained_cfg["classifier"],
             "license": UNLICENSED,
         },
     }

@@ -21,7 +21,7 @@ from robustzoo.errors import RobustzooError
 from robustzoo.keyed_noise import uniform
 from robustzoo.models.architectures import build_for
 from robustzoo.models.config import REFERENCE_SEED, WEIGHTS, FolderConfig, read_config, render_config
-from robustzoo.models.pixel_model import PixelModel
+from robustzoo.models.pixel_model import PixelModel, around
 from robustzoo.models.weights import read_weights, verify_sha256, weights_for_export, write_weights
 from robustzoo.registry import Recipe
 from robustzoo.registry.digests import sha256_file
@@ -167,13 +167,13 @@ def read_recipe(folder: str | os.PathLike[str]) -> Recipe:
 
 
 def _assemble(network: nn.Module, recipe: Recipe, weights: dict[str, torch.Tensor]) -> PixelModel:
-    """`network`, built on the meta device, with these tensors as its parameters."""
+    """`network`, built on the meta device, with these tensors as its parameters and buffers."""
     network.load_state_dict(weights, strict=True, assign=True)
     stray = [name for name, tensor in network.named_buffers() if tensor.is_meta]
     if stray:
         raise RobustzooError(f"{recipe.architecture} computes buffers that no file holds: {', '.join(stray)}")
     with torch.device("cpu"):
-        return PixelModel(network, recipe.mean, recipe.std).eval()
+        return around(network, recipe).eval()
 
 
 def _reference_logits(model: PixelModel, seed: int) -> torch.Tensor:

@@ -90,8 +90,8 @@ def _compare(found: Mapping[str, tuple], expected: Mapping[str, Tensor], what: s
         dtype, shape = found[name]
         if shape != tuple(expected[name].shape):
             problems.append(f"{name} has shape {shape}, expected {tuple(expected[name].shape)}")
-        if dtype != str(torch.float32):
-            problems.append(f"{name} has dtype {dtype}, expected torch.float32")
+        if dtype != str(expected[name].dtype):
+            problems.append(f"{name} has dtype {dtype}, expected {expected[name].dtype}")
     if problems:
         raise RobustzooError(f"{what}: {'; '.join(problems[:6])}{' ...' if len(problems) > 6 else ''}")
 
