@@ -15,7 +15,8 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "robustzoo needs Python 3.10 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet -e '.[train,dev]'
+	@echo "installing robustzoo and its dependencies into $(VENV), once: minutes, and some GB to download"
+	$(BIN)/pip install -e '.[train,dev]'
 	touch $@
 
 demo: $(VENV)/.installed

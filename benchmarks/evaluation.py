@@ -1,9 +1,15 @@
 """aa-standard: robustzoo against the reference algorithms, on one model and the same images, in one run.
 
-    python benchmarks/evaluation.py [--model NAME] [--n 200] [--count-images 8] [--repeat 1] [--out DIR]
+    python benchmarks/evaluation.py [--model NAME] [--budget linf:2/255] [--n 200] [--count-images 8]
+                                    [--repeat 1] [--out DIR]
+    python benchmarks/evaluation.py --suite [--models NAME ...] [--sizes 100 200 1000] [--out DIR]
+
+--suite: one table over models (digits, resnet2b and those that --models names), numbers of images and norms,
+then how the cost of a linear model grows with images, classes and pixels.
 
 Contestants, each in processes of its own and one after the other:
     robustzoo            evaluate(..., workers=2), one thread a process
+    robustzoo 1w         the same with one worker (in the suite)
     pyautoattack 2t      AutoAttack(version="standard") at its defaults, one process with two threads
     pyautoattack 2p      the same, two processes with one thread and half of the images each
     torchattacks 2t      its AutoAttack's members with the protocol's steps (skipped if not installed)
@@ -28,19 +34,25 @@ from typing import Any
 
 import psutil
 import torch
+from evaluation_subjects import Synthetic, subject
 
 import robustzoo
-from robustzoo.data import evaluation_subset, load_dataset
+from robustzoo.data import evaluation_subset
 from robustzoo.evaluation import machine
+from robustzoo.registry import ThreatModel
 
 PROTOCOL = "aa-standard"
 # Contestant -> (kind, processes, threads of each).
 CONTESTANTS = {
     "robustzoo": ("robustzoo", 1, 1),
+    "robustzoo 1w": ("robustzoo", 1, 1),
     "pyautoattack 2t": ("pyautoattack", 1, 2),
     "pyautoattack 2p": ("pyautoattack", 2, 1),
     "torchattacks 2t": ("torchattacks", 1, 2),
 }
+
+
+_REFERENCE = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
 class Counter:
@@ -62,17 +74,18 @@ class Counter:
 def attack(kind: str, job: dict[str, Any]) -> dict[str, Any]:
     """Run one contestant here on the images of `job`; {"seconds", "robust", ...}."""
     torch.set_num_threads(job["threads"])
-    model = robustzoo.load(job["model"])
-    data = load_dataset(model.recipe.dataset)
+    model, data = subject(job["model"])
+    budget = ThreatModel.parse(job["budget"]) if job["budget"] else model.threat_model
     pairs = [data[i] for i in job["indices"]]
     x, y = torch.stack([x for x, _ in pairs]), torch.tensor([label for _, label in pairs])
-    eps, classes = model.threat_model.eps, data.num_classes
+    classes = data.num_classes
     counter = Counter(model) if job["count"] else None
     start = time.perf_counter()
     if kind == "robustzoo":
         found = robustzoo.evaluate(
             model,
             data,
+            budget,
             protocol=PROTOCOL,
             indices=job["indices"],
             workers=job["workers"],
@@ -83,7 +96,7 @@ def attack(kind: str, job: dict[str, Any]) -> dict[str, Any]:
         robust = [verdict.robust for verdict in found.verdicts]
         return _result(seconds, robust, counter)
     model.validate_pixels = False  # the opponents are timed without our checks
-    points = (_pyautoattack if kind == "pyautoattack" else _torchattacks)(model, x, y, eps, classes)
+    points = (_pyautoattack if kind == "pyautoattack" else _torchattacks)(model, x, y, budget, classes)
     seconds = time.perf_counter() - start
     result = _result(seconds, None, counter)
     with torch.no_grad():
@@ -96,18 +109,18 @@ def _result(seconds: float, robust: list[bool] | None, counter: Counter | None) 
     return {"seconds": seconds, "robust": robust, **counts}
 
 
-def _pyautoattack(model, x, y, eps: float, classes: int) -> torch.Tensor:
+def _pyautoattack(model, x, y, budget: ThreatModel, classes: int) -> torch.Tensor:
     from pyautoattack import AutoAttack
 
-    found = AutoAttack(model, device="cpu", eps=eps, norm="Linf", seed=0, version="standard")
+    found = AutoAttack(model, device="cpu", eps=budget.eps, norm=_REFERENCE[budget.norm], seed=0)
     found = found.run_standard_evaluation(x, y)
     return found[0] if isinstance(found, tuple) else found
 
 
-def _torchattacks(model, x, y, eps: float, classes: int) -> torch.Tensor:
+def _torchattacks(model, x, y, budget: ThreatModel, classes: int) -> torch.Tensor:
     import torchattacks
 
-    common = {"norm": "Linf", "eps": eps, "n_restarts": 1, "seed": 0}
+    common = {"norm": _REFERENCE[budget.norm], "eps": budget.eps, "n_restarts": 1, "seed": 0}
     members = [
         torchattacks.APGD(model, steps=100, loss="ce", **common),
         torchattacks.APGDT(model, steps=100, n_classes=classes, **common),
@@ -179,19 +192,22 @@ def table(document: dict[str, Any]) -> str:
     )
 
 
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """All contestants; the document that is written."""
-    model = robustzoo.load(arguments.model)
-    data = load_dataset(model.recipe.dataset)
-    indices = evaluation_subset(data, arguments.n).indices
+def run(model: str, budget: str | None, n: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """All contestants on one model; a document."""
+    data = subject(model)[1]
+    indices = evaluation_subset(data, n).indices
     names = [n for n, (kind, *_) in CONTESTANTS.items() if importlib.util.find_spec(kind) is not None]
-    job = {"model": arguments.model, "indices": indices, "workers": 2, "count": False}
+    if not arguments.suite:
+        names.remove("robustzoo 1w")
+    if (budget or "").startswith("l1"):  # it has no L1
+        names = [name for name in names if not name.startswith("torchattacks")]
+    job = {"model": model, "budget": budget, "indices": indices, "count": False}
     job["micro_batch"] = arguments.micro_batch
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for _ in range(arguments.repeat):
         for name in names:
-            runs[name].append(contest(name, job))
-            print(f"{name}: {runs[name][-1]['seconds']:.1f} s", flush=True)
+            runs[name].append(contest(name, {**job, "workers": 1 if name == "robustzoo 1w" else 2}))
+            print(f"{model} {budget or ''} {n}: {name}: {runs[name][-1]['seconds']:.1f} s", flush=True)
     rows = {name: sorted(found, key=lambda r: r["seconds"])[len(found) // 2] for name, found in runs.items()}
     ours = rows["robustzoo"]
     never = [i for i, robust in zip(indices, ours["robust"], strict=True) if robust]
@@ -202,17 +218,87 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         if counted:
             counting = {**job, "indices": counted, "workers": 1, "count": True}
             found = contest(name, {**counting, "micro_batch": len(counted)})
-            assert all(found["robust"]) or name != "robustzoo"
+            assert all(found["robust"]) or not name.startswith("robustzoo")
             for kind in ("forwards", "backwards"):
                 row[f"{kind}_each"] = found[kind] / len(counted)
     return {
-        "model": arguments.model,
+        "model": model,
+        "budget": budget,
         "n": len(indices),
         "counted_images": len(counted),
         "contestants": rows,
-        "ratios": {n: ours["seconds"] / row["seconds"] for n, row in rows.items() if n != "robustzoo"},
+        "ratios": {
+            n: ours["seconds"] / row["seconds"] for n, row in rows.items() if not n.startswith("robustzoo")
+        },
         **circumstances(),
     }
+
+
+# Norm -> budget of the suite; None: the model's own.
+_SUITE = {
+    "digits": ("vit_micro2.digits_linf.trades_trh", (None, "l2:0.5", "l1:2")),
+    "resnet2b": ("resnet2b", ("linf:1/255", "l2:0.1", "l1:2")),
+}
+
+
+def suite(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Every model, budget and number of images (norms beside the first at the smallest number)."""
+    models = [*_SUITE.values(), *((name, (None, "l2:0.5", "l1:12")) for name in arguments.models)]
+    small = min(arguments.sizes)
+    found = [
+        run(model, budget, n, arguments)
+        for model, budgets in models
+        for n in arguments.sizes
+        for budget in (budgets if n == small else budgets[:1])
+    ]
+    return {"runs": found, "growth": growth(), **circumstances()}
+
+
+def growth() -> list[dict[str, Any]]:
+    """Seconds of an evaluation of a linear model as one number grows: of one step on every image, and of
+    each attack on eight."""
+    rows = []
+    cases = [("images", n, 10, 8) for n in (500, 5_000, 50_000)]
+    cases += [("classes", 8, k, 32) for k in (10, 100, 1_000)]
+    cases += [("pixels", 8, 10, side) for side in (8, 32, 224)]
+    for kind, n, classes, side in cases:
+        model = Synthetic(classes, side)
+        g = torch.Generator().manual_seed(1)
+        x = torch.rand(n, 3, side, side, generator=g)
+        y = torch.cat([model(part).argmax(1) for part in x.split(256)])
+        protocols = ("pgd-1",) if kind == "images" else ("apgd-ce", "apgd-t", "fab-t", "square")
+        for protocol in protocols:
+            start = time.perf_counter()
+            robustzoo.evaluate(model, (x, y), "linf:0.00001", protocol, progress=False)
+            seconds = time.perf_counter() - start
+            rows.append({"grows": kind, "n": n, "classes": classes, "side": side, "protocol": protocol})
+            rows[-1]["seconds"] = seconds
+            print(f"growth {rows[-1]}", flush=True)
+    return rows
+
+
+def suite_table(document: dict[str, Any]) -> str:
+    """One table of all runs, and one of how cost grows."""
+    rows = [
+        "| model | budget | images | contestant | seconds | ours / it | robust | same verdicts | peak MB |"
+    ]
+    rows[0] += " forwards | backwards |"
+    rows.append("|" + "---|" * 11)
+    for one in document["runs"]:
+        for name, row in one["contestants"].items():
+            counts = [f"{row[k]:,.0f}" if k in row else "" for k in ("forwards_each", "backwards_each")]
+            ratio = f"{one['ratios'][name]:.2f}" if name in one["ratios"] else ""
+            rows.append(
+                f"| {one['model']} | {one['budget'] or 'its own'} | {one['n']} | {name} | "
+                f"{row['seconds']:.1f} | {ratio} | {sum(row['robust'])} | {row['agreement']:.1%} | "
+                f"{row['peak_mb']:.0f} | {counts[0]} | {counts[1]} |"
+            )
+    grown = ["| grows | images | classes | side | protocol | seconds |", "|" + "---|" * 6]
+    for row in document["growth"]:
+        grown.append(
+            "| " + " | ".join(f"{v:.1f}" if k == "seconds" else str(v) for k, v in row.items()) + " |"
+        )
+    return "\n".join([*rows, "", *grown, "", footer(document)])
 
 
 def circumstances() -> dict[str, Any]:
@@ -245,7 +331,11 @@ def main() -> None:
     parser.add_argument(
         "--model", default="vit_micro2.digits_linf.trades_trh", help="Linf, at least 80 %% robust"
     )
+    parser.add_argument("--budget", help="default: the model's own threat model")
     parser.add_argument("--n", type=int, default=200)
+    parser.add_argument("--suite", action="store_true", help="all models, norms and sizes in one table")
+    parser.add_argument("--models", nargs="*", default=[], help="names or folders beside the suite's own")
+    parser.add_argument("--sizes", nargs="+", type=int, default=[100, 200, 1000], help="images of the suite")
     parser.add_argument("--micro-batch", type=int, help="robustzoo's; default: its own choice")
     parser.add_argument("--count-images", type=int, default=8, help="0 counts nothing")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each; the median is shown")
@@ -257,7 +347,11 @@ def main() -> None:
         job = json.loads(Path(path).read_text())
         Path(path).write_text(json.dumps(attack(kind, job)))
         return
-    document = run(arguments)
+    if arguments.suite:
+        document = suite(arguments)
+        show(document, suite_table(document), "evaluation_suite", arguments.out)
+        return
+    document = run(arguments.model, arguments.budget, arguments.n, arguments)
     show(document, table(document), "evaluation", arguments.out)
 
 

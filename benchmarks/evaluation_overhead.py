@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import robustzoo
 from robustzoo.attacks.frozen import frozen
 from robustzoo.data import evaluation_subset, load_dataset
-from robustzoo.evaluation import micro_batch
+from robustzoo.evaluation.machine import DEFAULT_MICRO_BATCH
 
 EVERY, REPEATS, WINDOW = 100, 4, 10.0
 WAYS = ("in between", "around")
@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--model", default="vit_micro2.digits_linf.trades_trh")
     parser.add_argument("--n", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3, help="of both ways, one after the other")
-    parser.add_argument("--micro-batch", type=int, default=micro_batch.DEFAULT)
+    parser.add_argument("--micro-batch", type=int, default=DEFAULT_MICRO_BATCH)
     parser.add_argument("--out", type=Path, help="folder for evaluation_overhead.json and .md")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

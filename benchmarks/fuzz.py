@@ -29,13 +29,13 @@ from PIL import Image
 
 from robustzoo.attacks.clean_pass import Clean
 from robustzoo.cards import Evidence
+from robustzoo.cards.check import lint_card
 from robustzoo.cards.claims import claims_of
-from robustzoo.cards.lint import lint_card
-from robustzoo.cards.metadata import parse_card
+from robustzoo.cards.metadata import Card
 from robustzoo.cards.witnesses import Witnesses
+from robustzoo.data.samples import open_samples
 from robustzoo.evaluation.journal import Journal, stored_key
 from robustzoo.evaluation.ledger import Finding
-from robustzoo.evaluation.prepare import open_samples
 from robustzoo.models.config import read_config
 from robustzoo.models.folder import read_folder
 from robustzoo.models.weights import read_weights
@@ -207,7 +207,7 @@ class Inputs:
         if draw.random() < 0.5:
             text = bent_bytes(draw, text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
         lint_card(text)
-        claims_of(*parse_card(text))
+        claims_of(*Card.read(text).results())
 
     def configs(self, draw: Draw) -> None:
         read_config(self._file("config.json", bent_json(draw, self.config)))

@@ -16,10 +16,10 @@ import torch
 import robustzoo
 from robustzoo.attacks.frozen import frozen
 from robustzoo.data import load_dataset
-from robustzoo.evaluation.attack_run import attack_all
 from robustzoo.evaluation.engine import Work
 from robustzoo.evaluation.ledger import Finding, Ledger
 from robustzoo.evaluation.progress import Reporter
+from robustzoo.evaluation.workers import attack_all
 
 ATTACKS = ("apgd-ce", "apgd-dlr", "apgd-t", "apgd-malt")
 
@@ -44,7 +44,7 @@ def main() -> None:
             with frozen(model):
                 attack_all(model, work, ledger, 1, Reporter(False), findings.extend)
             # An attempt takes at most 101 forwards, the ranking 9, the second look 1.
-            first = sum(found.broken is not None and found.forwards <= 101 + 9 + 1 for found in findings)
+            first = sum(found.success is not None and found.forwards <= 101 + 9 + 1 for found in findings)
             passes = ledger.passes
             print(
                 f"{name:<34} {attack:<10} {ledger.robust:>6} {first:>6} {passes['forward']:>9} "

@@ -72,7 +72,7 @@ def ours(method: str, batch: int, precision: str, group: processes.Processes) ->
     torch.manual_seed(0)
     model = pixel_model(plan)
     model.validate_pixels = False
-    engine = zero.build_engine(plan, launch, model, objective.weight_decay)
+    engine = zero.build_engine(objective, launch, model)
     average = None if plan.swa_decay is None else zero.weight_average(engine, model, plan.swa_decay)
     take_step = Step(objective, engine, Passes(engine, launch), group, average, seed=0)
     x, y = images(batch, group.device)

@@ -20,6 +20,19 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 
+_AGAIN = "take the original again"
+_POINTER = b"version https://git-lfs.github.com/spec/"
+_LARGEST_HEADER = 8 * 2**20  # bytes; ViT-L/16 needs 30 kB
+_DTYPES = {
+    "F64": "torch.float64",
+    "F32": "torch.float32",
+    "F16": "torch.float16",
+    "BF16": "torch.bfloat16",
+    "I64": "torch.int64",  # batch norm's counter of batches
+    "I32": "torch.int32",
+    "BOOL": "torch.bool",
+}
+
 
 class UnfitFile(OSError):
     """What lies at a path is no file, or too large: an OSError, as when the system refuses to read it."""
@@ -69,6 +82,66 @@ def read_object(path: str | Path, limit: int) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise RobustzooError(f"{path} holds a {type(document).__name__}; expected a JSON object")
     return document
+
+
+def refuse_pointer(path: Path) -> None:
+    """Raises RobustzooError for what Git LFS leaves in the place of a file that it has not fetched."""
+    with path.open("rb") as stream:
+        start = stream.read(len(_POINTER))
+    if start == _POINTER:
+        raise RobustzooError(
+            f"{path} is a pointer of Git LFS, not the weights: run `git lfs install` and `git lfs pull` in "
+            "its repository, or download the file itself"
+        )
+
+
+def _refuse_page(path: Path) -> None:
+    with path.open("rb") as stream:
+        start = stream.read(64).lstrip().lower()
+    if start.startswith((b"<!doctype", b"<html", b"<?xml")):
+        raise RobustzooError(
+            f"{path} is a page of a web site, not weights: the download ended at a login or an error. Open "
+            f"its address in a browser to see why, then {_AGAIN}"
+        )
+
+
+def safetensors_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Tensor name -> (dtype, shape) of a safetensors file whose size is what its header describes.
+
+    Raises:
+        RobustzooError: truncated or too long, or of another format (a page of a web site, a pickle, a pointer
+            of Git LFS), which is never read further than that.
+    """
+    refuse_pointer(path)
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        text = stream.read(length) if length <= min(_LARGEST_HEADER, size - 8) else None
+    if text is None:
+        _refuse_page(path)
+        raise RobustzooError(
+            f"{path} is no complete safetensors file: {size} bytes, but its first 8 bytes announce a "
+            f"header of {length} bytes. It is truncated or of another format; {_AGAIN}"
+        )
+    try:
+        entries = json.loads(text)
+        entries.pop("__metadata__", None)
+        header = {
+            name: (_DTYPES.get(entry["dtype"], entry["dtype"]), tuple(entry["shape"]))
+            for name, entry in entries.items()
+        }
+        end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+        complete = 8 + length + end
+        if size != complete:
+            raise RobustzooError(
+                f"{path} is {'truncated' if size < complete else 'too long'}: {size} bytes, but its header "
+                f"describes {complete} bytes; {_AGAIN}"
+            )
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        if isinstance(error, RobustzooError):
+            raise
+        raise RobustzooError(f"{path} has an unreadable safetensors header ({error}); {_AGAIN}") from error
+    return header
 
 
 def _check(path: str | Path, found: os.stat_result, limit: int) -> None:

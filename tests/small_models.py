@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from robustzoo.cards import render_card
 from robustzoo.data import load_dataset
+from robustzoo.evaluation.checks import EvaluationWarning
 from robustzoo.evaluation.evaluate import evaluate
-from robustzoo.evaluation.guards import EvaluationWarning
 from robustzoo.models.folder import read_folder, write_folder
 from robustzoo.models.pixel_model import pixel_model
 from robustzoo.registry import recipe

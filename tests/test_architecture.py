@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
 ALLOWED["verification"] = {*ALLOWED["evaluation"], "evaluation"}
 ALLOWED["reports"] = {*ALLOWED["evaluation"], "evaluation"}
 ALLOWED["hub"] = {"registry", "cards", "data", "models", "evaluation", "verification"}
+ALLOWED["leaderboard"] = {*ALLOWED["reports"], "verification", "reports"}
 ALLOWED["diagnostics"] = {*ALLOWED["evaluation"], "evaluation", "objectives"}
 ALLOWED["studies"] = {*ALLOWED["diagnostics"], "diagnostics"}
 ALLOWED["training"] = {"registry", "cards", "data", "models", "attacks", "objectives"}

@@ -130,6 +130,11 @@ class Search(ABC):
         `loss` and `grad` are None unless `differentiates`; `grad` is also None where no lane wanted it.
         """
 
+    def gather(self, logits: Tensor) -> Tensor:
+        """Logits (L, K) with those that lanes out of use answered for others entered at these, as are points,
+        iterations and forwards; for searches that do not differentiate."""
+        return logits
+
     def wants_gradient(self) -> Tensor:
         """Which lanes will use the gradient of the coming evaluation, (L,) bool."""
         return self.iteration < self.attack.iterations
@@ -189,9 +194,8 @@ def run_attack(
         starting[lane] = queue.refill(lane)
     search.begin(starting)
     while lanes.active.any():
-        points = search.points.detach()
-        logits, loss, grad, fooled = _ask(model, judge, search, points)
-        iterations = search.iteration
+        logits, loss, grad, fooled = _ask(model, judge, search, search.points.detach())
+        points, iterations = search.points, search.iteration
         exhausted = search.advance(logits, loss, grad)
         over = ((fooled | exhausted) & lanes.active).nonzero().squeeze(1).tolist()
         if not over:
@@ -257,7 +261,7 @@ def _ask(
     """The network's answer at `points`: logits, loss and gradient where asked for, and what `_look` gives."""
     lanes, draws = search.lanes, search.attack.draws
     if not search.differentiates:
-        logits = predict(model, points, draws)
+        logits = search.gather(predict(model, points, draws))
         lanes.forwards += lanes.active * draws
         return logits, None, None, _look(judge, search, points, logits)
     wants = search.wants_gradient() & lanes.active

@@ -1,4 +1,5 @@
-"""What Square proposes: its shapes in L2 and L1, and which proposals a best point has had already.
+"""What Square proposes: its shapes in L2 and L1, which proposals a best point has had already, and which
+lanes ask for which sample.
 
 A proposal is discrete: a side, one or two corners, an orientation and a sign for each channel. Made again
 from the same best point it gives the same image. Small images have few: 98 squares of one grey pixel on 8x8.
@@ -122,7 +123,119 @@ class AskedProposals:
             return torch.ones_like(keys, dtype=torch.bool)
         return self.stamps[lanes.unsqueeze(1), keys] != self.best[lanes].unsqueeze(1)
 
+    def forget(self, lanes: Tensor, keys: Tensor) -> None:
+        """Undo `note` for proposals that no answer was kept of."""
+        if self.remembers:
+            self.stamps[lanes, keys] = -1
+
     def note(self, lanes: Tensor, keys: Tensor) -> None:
         """The best points of `lanes: (n,)` have the proposals `keys: (n,)` now."""
         if self.remembers:
             self.stamps[lanes, keys] = self.best[lanes]
+
+
+def earlier_place(keys: Tensor) -> Tensor:
+    """Where in its row each of `keys: (n, Q)` stands the last time before, -1 where it does not."""
+    ordered, places = keys.sort(dim=1, stable=True)
+    before = torch.where(ordered[:, 1:] == ordered[:, :-1], places[:, :-1], -1)
+    return torch.full_like(keys, -1).scatter(1, places[:, 1:], before)
+
+
+def pixels(sides: Tensor, corners: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The pixels of squares of `sides: (n,)` at `corners: (n, 2)`, one after the other: number of the square,
+    row and column, (P,) each."""
+    areas = sides * sides
+    number = torch.repeat_interleave(areas)
+    within = torch.arange(len(number), device=sides.device) - (areas.cumsum(0) - areas)[number]
+    side = sides[number]
+    down = within.div(side, rounding_mode="floor")
+    top, left = corners[number].unbind(1)
+    return number, top + down, left + within - down * side
+
+
+class Squares:
+    """Proposals that change the pixels of a square: row, column and `values: (P, C)` of the pixels of each.
+
+    kept: positions of those that `changed: (P,) bool` anything.
+    """
+
+    def __init__(
+        self, count: int, number: Tensor, row: Tensor, column: Tensor, values: Tensor, changed: Tensor
+    ) -> None:
+        self._count, self._pixels = count, (number, row, column, values)
+        changes = torch.zeros(count, dtype=torch.int64, device=row.device).index_add(
+            0, number, changed.long()
+        )
+        self.kept = changes.nonzero().squeeze(1)
+
+    def write(self, points: Tensor, rows: Tensor) -> None:
+        """Into `points[rows]`, rows: one for each of `kept`."""
+        number, row, column, values = self._pixels
+        to = torch.full((self._count,), -1, device=rows.device)
+        to[self.kept] = rows
+        at = to[number]
+        if len(self.kept) < self._count:
+            there = at >= 0
+            at, row, column, values = at[there], row[there], column[there], values[there]
+        points.permute(0, 2, 3, 1)[at, row, column] = values
+
+
+class Images:
+    """Proposals that are whole images (n, C, H, W), all of them kept."""
+
+    def __init__(self, images: Tensor) -> None:
+        self._images, self.kept = images, torch.arange(len(images), device=images.device)
+
+    def write(self, points: Tensor, rows: Tensor) -> None:
+        """Into `points[rows]`."""
+        points[rows] = self._images
+
+
+# ---- Asking ahead: lanes that are not in use ask for the samples of others ---------------------------------
+
+
+class Seats:
+    """Hands lanes that are not in use, `idle: (k,)`, out to the lanes `going: (n,)` as evenly as they go.
+
+    count: (L,) how much each lane of `going` may ask at once, in its own seat and those it was given.
+    """
+
+    def __init__(self, going: Tensor, idle: Tensor, lanes: int) -> None:
+        self._idle, self._going = idle, max(len(going), 1)
+        self._position = torch.zeros(lanes, dtype=torch.int64, device=going.device)
+        self._position[going] = torch.arange(len(going), device=going.device)
+        each, rest = divmod(len(idle), self._going)
+        self.count = 1 + each + (self._position < rest)
+
+    def row(self, lane: Tensor, rank: Tensor) -> Tensor:
+        """Lanes that ask for `lane: (m,)` what is number `rank: (m,)`, from 0, of what it asks at once."""
+        given = self._position[lane] + (rank - 1).clamp_min(0) * self._going
+        return torch.where(rank == 0, lane, self._idle[given.clamp_max(len(self._idle) - 1)])
+
+
+class Ahead:
+    """What lanes ask for others, (L,) each: for which lane's sample (its own where it asks for none), after
+    how many others of it in the same batch (0: its own), and the number of the proposal."""
+
+    def __init__(self, lanes: int, device: torch.device) -> None:
+        self.lane = torch.arange(lanes, device=device)
+        self.rank, self.number = torch.zeros(2, lanes, dtype=torch.int64, device=device)
+
+    def enter(self, row: Tensor, lane: Tensor, rank: Tensor, number: Tensor) -> None:
+        """The lanes `row: (m,)` ask for `lane: (m,)`."""
+        self.lane[row], self.rank[row], self.number[row] = lane, rank, number
+
+    def drop(self, lanes: Tensor) -> None:
+        """What is asked in `lanes: (L,) bool`, or for them, is asked no more."""
+        gone = lanes | lanes[self.lane]
+        self.lane = torch.where(gone, torch.arange(len(gone), device=gone.device), self.lane)
+        self.rank = self.rank.masked_fill(gone, 0)
+
+    def counted(self, ends: Tensor) -> Tensor:
+        """How many of what was asked ahead count for each lane, (L,): up to the first that ends it.
+
+        ends: (L,) bool, whether the answer in a lane ends what is asked for its sample.
+        """
+        most = torch.zeros_like(self.rank).scatter_reduce(0, self.lane, self.rank, "amax")
+        rank = torch.where(ends, self.rank, len(ends))
+        return most.scatter_reduce(0, self.lane, rank, "amin")

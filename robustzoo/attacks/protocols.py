@@ -227,6 +227,11 @@ class Protocol:
         return max((attack.draws for attack in self.attacks), default=1)
 
     @property
+    def asks(self) -> dict[str, bool]:
+        """What a model must stand: `gradients` are taken of it, its answers may be `random`."""
+        return {"gradients": any(attack.passes[1] for attack in self.attacks), "random": self.draws > 1}
+
+    @property
     def digest(self) -> str:
         """sha256 (hex) of the canonical JSON of what `to_json` says beside it."""
         return json_digest(self._document())

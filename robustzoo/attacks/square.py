@@ -16,7 +16,16 @@ from robustzoo import keyed_noise
 from robustzoo.attacks.attack_losses import margin
 from robustzoo.attacks.geometry import per_sample, perturbation_norm, project, steepest_step
 from robustzoo.attacks.lanes import Lanes, Search, select
-from robustzoo.attacks.proposals import AskedProposals, Bumps
+from robustzoo.attacks.proposals import (
+    Ahead,
+    AskedProposals,
+    Bumps,
+    Images,
+    Seats,
+    Squares,
+    earlier_place,
+    pixels,
+)
 from robustzoo.attacks.protocols import Attack
 
 # p is halved after these queries; the schedule of 10,000 queries, also where fewer are asked.
@@ -40,7 +49,12 @@ def side(query: int, p_init: float, shape: tuple[int, ...], norm: str) -> int:
 
 
 class Square(Search):
-    """Keeps the best point so far; a proposal that lowers the margin replaces it."""
+    """Keeps the best point so far; a proposal that lowers the margin replaces it.
+
+    What it proposes next does not depend on the answers, until one is accepted. So lanes that are not in use
+    ask ahead: they take later proposals of a sample that is in one, from its present best point. What comes
+    after the first that is accepted is dropped, and was never asked as far as the sample is concerned.
+    """
 
     differentiates = False
 
@@ -53,7 +67,7 @@ class Square(Search):
         padding = [sides[-1]] * (self.chunks * _CHUNK - attack.iterations)
         self.sides = torch.tensor([*sides, *padding], device=device).view(-1, _CHUNK)
         self.rows, self.columns = torch.arange(height, device=device), torch.arange(width, device=device)
-        self.ahead = torch.arange(_CHUNK, device=device)
+        self.channels, self.places = (torch.arange(n, device=device) for n in (channels, _CHUNK))
         self.best = self.points.clone()
         self.margin_best = torch.zeros(count, device=device)
         # One chunk of proposals for every lane; a bump has a second window and an orientation.
@@ -62,37 +76,58 @@ class Square(Search):
         self.signs = torch.zeros(count, _CHUNK, channels, dtype=torch.bool, device=device)
         self.upright = torch.zeros(count, _CHUNK, dtype=torch.bool, device=device)
         self.keys = torch.zeros(count, _CHUNK, dtype=torch.int64, device=device)
+        self.earlier = torch.full_like(self.keys, -1)
         self.asked = AskedProposals(count, sorted(set(sides)), shape, windows, device)
-        if norm == "linf":
-            self.lower, self.upper = self.points.clone(), self.points.clone()
-        else:
+        self.ahead: Ahead | None = None
+        if norm != "linf":
             self.bumps = Bumps(sorted(set(sides)), height, width, device, norm)
 
     def begin(self, starting: Tensor) -> None:
         x = self.lanes.x
         channels, _, width = x.shape[1:]
         if self.norm == "linf":
-            self.lower = select(starting, (x - self.eps).clamp(0.0, 1.0), self.lower)
-            self.upper = select(starting, (x + self.eps).clamp(0.0, 1.0), self.upper)
             stripes = self.draw(starting, keyed_noise.uniform, (channels, 1, width), "/start")
-            start = torch.where(stripes < 0.5, self.lower, self.upper)
+            start = self._face(x, stripes < 0.5)
         else:
             noise = self.draw(starting, keyed_noise.uniform, (1 + channels, self.bumps.tiles), "/start")
             start = self._at_eps(self.bumps.grid(noise), x)
         self.points = select(starting, start, self.points)
         self.iteration = self.iteration.masked_fill(starting, 0)
+        if self.ahead is not None:
+            self.ahead.drop(starting)
+
+    def gather(self, logits: Tensor) -> Tensor:
+        ahead, lanes = self.ahead, self.lanes
+        if ahead is None:
+            return logits
+        # What may end the asking from a best point: a proposal that is accepted, fools, or gives no number.
+        y = lanes.y[ahead.lane]
+        ends = margin(logits, y) < self.margin_best[ahead.lane]
+        counted = ahead.counted(ends | (logits.argmax(1) != y) | ~logits.isfinite().all(1))
+        lanes.forwards += counted * self.attack.draws
+        beyond = ahead.rank - counted[ahead.lane]
+        row = ((beyond == 0) & (ahead.rank > 0)).nonzero().squeeze(1)
+        lane = ahead.lane[row]
+        self.iteration = self.iteration.scatter(0, lane, ahead.number[row])
+        self.points[lane] = self.points[row]
+        if self.asked.remembers:
+            dropped = (beyond > 0).nonzero().squeeze(1)
+            place = (ahead.number[dropped] - 1) % _CHUNK
+            self.asked.forget(ahead.lane[dropped], self.keys[ahead.lane[dropped], place])
+        return logits.index_put((lane,), logits[row])
 
     def advance(self, logits: Tensor, loss: Tensor | None, grad: Tensor | None) -> Tensor:
         found = margin(logits, self.lanes.y)
         improved = (self.iteration == 0) | (found < self.margin_best)
         self.margin_best = torch.where(improved, found, self.margin_best)
-        self.best = select(improved, self.points, self.best)
+        torch.where(per_sample(improved, self.best), self.points, self.best, out=self.best)
         self.asked.renew(improved)
         exhausted = self.iteration >= self.attack.iterations
         return exhausted | self._next(self.lanes.active & ~exhausted)
 
     def _next(self, going: Tensor) -> Tensor:
-        """Move the lanes of `going: (L,) bool` to their next proposal whose answer is not known.
+        """Move the lanes of `going: (L,) bool` to their next proposal whose answer is not known, and lanes
+        that are not in use to those after it.
 
         Known are proposals that the same best point has had, and squares (Linf) drawn where it already lies
         on that face, which propose the best point itself: neither replaces it. They count and are not asked.
@@ -101,39 +136,55 @@ class Square(Search):
         """
         spent = torch.zeros_like(going)
         # New tensors: the caller still looks at those of the point that has just been evaluated.
-        self.points, self.iteration = self.points.clone(), self.iteration.clone()
+        self.points, self.iteration = self.best.clone(), self.iteration.clone()
         left, last = going.nonzero().squeeze(1), self.attack.iterations
+        idle = (~self.lanes.active).nonzero().squeeze(1)
+        seats = Seats(left, idle, len(going))
+        self.ahead = Ahead(len(going), going.device) if len(idle) else None
         while len(left):
-            number, found = self._first_fresh(left)
-            self.iteration[left] = number + found
-            lanes, chunk, place = left[found], number[found] // _CHUNK, number[found] % _CHUNK
-            self.asked.note(lanes, self.keys[lanes, place])
-            points = self._propose(lanes, self.sides[chunk, place], place)
-            self.points[lanes] = points
-            if self.norm == "linf":
-                found[found.clone()] = (points != self.best[lanes]).flatten(1).any(1)
-            over = ~found & (self.iteration[left] >= last)
-            spent[left[over]] = True
-            left = left[~found & ~over]
+            which, place, resume = self._first_fresh(left, seats.count[left])
+            chunk = self.iteration[left] // _CHUNK
+            lane, side = left[which], self.sides[chunk[which], place]
+            self.asked.note(lane, self.keys[lane, place])
+            new = self._proposed(lane, side, place)
+            if len(new.kept) < len(which):
+                which, place, lane = (values[new.kept] for values in (which, place, lane))
+            found = torch.zeros_like(left).index_add(0, which, torch.ones_like(which))
+            self.iteration[left] = chunk * _CHUNK + resume
+            row, number = lane, chunk[which] * _CHUNK + place + 1
+            if self.ahead is None:
+                self.iteration[lane] = number
+            else:
+                rank = torch.arange(len(which), device=which.device) - (found.cumsum(0) - found)[which]
+                row = seats.row(lane, rank)
+                self.ahead.enter(row, lane, rank, number)
+                if self.norm == "linf":  # squares are written into the best point, bumps are whole images
+                    self.points[row] = self.best[lane]
+                self.iteration[left] = torch.where(found > 0, self.ahead.number[left], self.iteration[left])
+            new.write(self.points, row)
+            left = left[(found == 0).nonzero().squeeze(1)]
+            if len(left):
+                over = self.iteration[left] >= last
+                spent[left[over]] = True
+                left = left[~over]
         return spent
 
-    def _first_fresh(self, lanes: Tensor) -> tuple[Tensor, Tensor]:
-        """Number of the next proposal in their chunks of `lanes` (indices) whose answer is not known: (n,).
-
-        Also whether there is one, (n,) bool. Where there is none, the number is that of the proposal to look
-        on from.
-        """
+    def _first_fresh(self, lanes: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The next proposals in their chunks of `lanes: (n,)` whose answers are not known, at most `count:
+        (n,)` of each: their position in `lanes` and place in the chunk, (m,) each, in order; and the place
+        (n,) from which to look on."""
         chunk, place = self.iteration[lanes] // _CHUNK, self.iteration[lanes] % _CHUNK
         due = place == 0
         if due.any():
             self._redraw(lanes[due], chunk[due])
         end = (self.attack.iterations - chunk * _CHUNK).clamp_max(_CHUNK)
-        places = place.unsqueeze(1) + self.ahead
-        keys = self.keys[lanes.unsqueeze(1), places.clamp_max(_CHUNK - 1)]
-        fresh = self.asked.fresh(lanes, keys) & (places < end.unsqueeze(1))
-        found = fresh.any(1)
-        step = torch.where(found, fresh.int().argmax(1), len(self.ahead))
-        return chunk * _CHUNK + torch.minimum(place + step, end), found
+        place = place.unsqueeze(1)
+        fresh = (self.places >= place) & (self.places < end.unsqueeze(1))
+        if self.asked.remembers:
+            fresh &= self.asked.fresh(lanes, self.keys[lanes]) & (self.earlier[lanes] < place)
+        taken = fresh & (fresh.cumsum(1, dtype=torch.int32) <= count.unsqueeze(1))
+        resume = torch.where(taken, self.places + 1, 0).amax(1)
+        return *taken.nonzero(as_tuple=True), torch.where(resume > 0, resume, end)
 
     def _redraw(self, lanes: Tensor, chunk: Tensor) -> None:
         """The proposals of the next chunk, for `lanes` (indices) that have used theirs up."""
@@ -152,20 +203,29 @@ class Square(Search):
         if extra:
             self.upright[lanes] = numbers[:, :, coordinates] < 0.5
         self.signs[lanes] = numbers[:, :, coordinates + extra :] < 0.5
-        self.keys[lanes] = self.asked.keys(sides, self.corners[lanes], self.upright[lanes], self.signs[lanes])
+        if self.asked.remembers:
+            keys = self.asked.keys(sides, self.corners[lanes], self.upright[lanes], self.signs[lanes])
+            self.keys[lanes], self.earlier[lanes] = keys, earlier_place(keys)
 
-    def _propose(self, lanes: Tensor, sides: Tensor, place: Tensor) -> Tensor:
-        """Points (n, C, H, W) of the proposals at `place: (n,)` of the chunks of `lanes: (n,)`."""
-        corners, negative = self.corners[lanes, place], self.signs[lanes, place][:, :, None, None]
-        down, right, window = self._window(sides, corners[:, 0], corners[:, 1])
-        best = self.best[lanes]
+    def _proposed(self, lanes: Tensor, sides: Tensor, place: Tensor) -> Squares | Images:
+        """The proposals at `place: (n,)` of the chunks of `lanes: (n,)`."""
+        corners, signs = self.corners[lanes, place], self.signs[lanes, place]
         if self.norm == "linf":
             # Every channel goes to one face of the ball (a change of 2 eps, clipped, ends there).
-            return torch.where(window, torch.where(negative, self.lower[lanes], self.upper[lanes]), best)
+            number, row, column = pixels(sides, corners)
+            at = lanes[number].unsqueeze(1), self.channels, row.unsqueeze(1), column.unsqueeze(1)
+            values = self._face(self.lanes.x[at], signs[number])
+            return Squares(len(lanes), number, row, column, values, (values != self.best[at]).any(1))
+        down, right, window = self._window(sides, corners[:, 0], corners[:, 1])
         x = self.lanes.x[lanes]
         other = self._window(sides, corners[:, 2], corners[:, 3])[2]
         shape = self.bumps.at(sides, self.upright[lanes, place], down, right).unsqueeze(1)
-        return self._bump(best - x, torch.where(negative, -shape, shape), window, other, x)
+        bump = torch.where(signs[:, :, None, None], -shape, shape)
+        return Images(self._bump(self.best[lanes] - x, bump, window, other, x))
+
+    def _face(self, x: Tensor, negative: Tensor) -> Tensor:
+        """The lower (where `negative`) or upper end of the ball around pixels x, within the box."""
+        return (x + torch.where(negative, -self.eps, self.eps).to(x)).clamp(0.0, 1.0)
 
     def _window(self, sides: Tensor, top: Tensor, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Row offsets (n, H), column offsets (n, W) from a window's corner, and the window, (n, 1, H, W)

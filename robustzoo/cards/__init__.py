@@ -18,7 +18,7 @@ _PUBLIC = {
     "Verdict": "evidence",
     "Witnesses": "witnesses",
     "clopper_pearson": "statistics",
-    "lint_card": "lint",
+    "lint_card": "check",
     "render_card": "render",
     "wilson": "statistics",
 }
@@ -38,9 +38,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from robustzoo.cards.check import lint_card
     from robustzoo.cards.claims import CardError, Claim
     from robustzoo.cards.evidence import BrokenBy, Evidence, EvidenceError, Verdict
-    from robustzoo.cards.lint import lint_card
     from robustzoo.cards.render import render_card
     from robustzoo.cards.statistics import Accuracy, clopper_pearson, wilson
     from robustzoo.cards.witnesses import Witnesses

@@ -11,9 +11,10 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from robustzoo.cards.evidence_rules import EvidenceError, shard_problem
-from robustzoo.cards.metadata import TASK, CardError, bad_card, parse_card, weights_sha256
+from robustzoo.cards.metadata import TASK, Card, CardError, bad_card
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.errors import RobustzooError
+from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.names import recipe_name
 from robustzoo.registry.threat_model import ThreatModel
 
@@ -127,18 +128,19 @@ class Claim:
         )
 
     @classmethod
-    def from_card(cls, text: str) -> list[Claim]:
+    def from_card(cls, card: str | Card) -> list[Claim]:
         """The claims of a card, in its order: one per threat model, protocol and subset. At least one.
 
         Args:
-            text: the whole README.md.
+            card: the whole README.md, or one that has been read.
 
         Raises:
             CardError: no metadata, no model-index, malformed YAML or results, impossible counts, a value that
                 its counts do not give, a tolerance above the default, or two claims for the same thing.
         """
-        name, results = parse_card(text)
-        return claims_of(recipe_name(name, weights_sha256(text)), results)
+        card = Card.read(card) if isinstance(card, str) else card
+        name, results = card.results()
+        return claims_of(recipe_name(name, card.weights_sha256), results)
 
     def to_model_index(self) -> list[dict[str, Any]]:
         """The `model-index` metadata of this claim alone."""
@@ -183,8 +185,6 @@ def _subset(claim: Claim) -> tuple[str, ...]:
 
 def _result(claim: Claim, quantity: str, title: str, correct: int, terms: dict[str, Any]) -> EvalResult:
     from huggingface_hub import EvalResult
-
-    from robustzoo.registry.catalog import DATASETS
 
     spec = DATASETS.get(claim.dataset_id)
     counts = {"quantity": quantity, "correct": correct, "n": claim.n}

@@ -6,23 +6,28 @@ import functools
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from typing import Any
 
-from robustzoo.cards.protocol_rules import protocol_problems
 from robustzoo.cards.sample_rules import count, is_plain, is_position, sample_problems
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.errors import RobustzooError
+from robustzoo.registry.catalog import DATASETS
+from robustzoo.registry.digests import json_digest
 from robustzoo.registry.threat_model import ThreatModel
 from robustzoo.streams import is_one_line, one_line
 
 SCHEMA_ID = "robustzoo.evidence/1"
+# The field's ensembles, each as strong as those before it and as any other; listings speak of the first.
+ENSEMBLES = ("aa-standard", "aa-plus")
 # Bounds are written with 9 decimals; older releases of scipy are good to fewer.
 _BOUND_TOLERANCE = 1e-7
 _LONGEST_TEXT = 1000  # characters
 _DEEPEST = 30  # levels; ours have 6
 _MOST_PIXELS = 2**27  # numbers of one image
+_COUNTED = re.compile(r"(?:n|chosen|part)(\d{1,12})(?:-seed.*)?", re.ASCII)
 _NEXT_STEP = "restore the file, or remove it and measure again with `robustzoo evaluate`"
 
 
@@ -153,7 +158,7 @@ def _contradictions(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
         odd = sorted(set(ids) ^ set(expected))[:5]
         yield "samples", f"sample ids differ from dataset.indices; not in both: {odd}"
     yield from _smaller_epsilons(doc)
-    yield from protocol_problems(doc["protocol"])
+    yield from _protocol_problems(doc["protocol"])
     attacks = {member["attack"]: member for member in doc["protocol"]["members"]}
     for i, sample in enumerate(doc["samples"]):
         for field, problem in sample_problems(sample, doc["dataset"]["num_classes"], attacks):
@@ -255,3 +260,48 @@ def _totals(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
             # Written as "not within" so that NaN is caught too.
             if not abs(stated[part] - expected[part]) <= tolerance:
                 yield f"{field}.{part}", f"{stated[part]} stated, the counts give {expected[part]}"
+
+
+def protocol_digest(name: str, members: list[dict[str, Any]]) -> str:
+    """sha256 (hex) of the canonical JSON of a protocol's name and all parameters of its attacks."""
+    return json_digest({"name": name, "members": members})
+
+
+def _protocol_problems(protocol: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(field, problem) where the digest is not that of the name and the members, or a name comes twice."""
+    digest = protocol_digest(protocol["name"], protocol["members"])
+    if digest != protocol["digest"]:
+        yield "protocol.digest", f"{protocol['digest']} stated, name and members give {digest}"
+    attacks = [member["attack"] for member in protocol["members"]]
+    for i, attack in enumerate(attacks):
+        if attack in attacks[:i]:
+            yield f"protocol.members[{i}].attack", f"{attack} is named twice"
+
+
+def images_problem(doc: dict[str, Any]) -> str | None:
+    """What in an Evidence document contradicts the catalog's dataset of that name, in words; None for
+    nothing, and for images that do not carry such a name.
+
+    "all" are all images of the split "test", with the pixels that the catalog knows.
+    """
+    dataset = doc["dataset"]
+    spec = DATASETS.get(dataset["id"])
+    if spec is None:
+        return None
+    name, n = f"{dataset['id']} {dataset['split']}", len(dataset["indices"])
+    test = dataset["split"] == "test"
+    size = spec.test_size if test else spec.train_size
+    if dataset["num_classes"] != spec.num_classes:
+        return f"it has {dataset['num_classes']} classes, {name} has {spec.num_classes}"
+    if dataset["image_shape"][0] != spec.channels:
+        return f"its images have {dataset['image_shape'][0]} channels, those of {name} {spec.channels}"
+    if max(dataset["indices"]) >= size:
+        return f"it has an image {max(dataset['indices'])}, and {name} has {size:,} images"
+    if test and dataset["subset"] == "all" and n != size:
+        return f"its {n:,} images are called all of {name}, which has {size:,}"
+    if test and n == size and spec.test_digest not in (None, dataset["digest"]):
+        return f"its digest {dataset['digest']} is not that of {name}, {spec.test_digest}: other images"
+    counted = _COUNTED.fullmatch(dataset["subset"])
+    if counted is not None and int(counted[1]) != n:
+        return f"its {n:,} images are called {dataset['subset']}"
+    return None

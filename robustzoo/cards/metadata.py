@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from robustzoo.cards.imported import Imported, method_tags
 from robustzoo.errors import RobustzooError
-from robustzoo.registry.names import unpublished_name
 from robustzoo.streams import one_line
 
 if TYPE_CHECKING:
@@ -221,42 +221,48 @@ def _refuse_ambiguous(node: Any) -> None:
             _refuse_ambiguous(value)
 
 
-def parse_card(text: str) -> tuple[str, list[EvalResult]]:
-    """The model name and the results of a card, read by huggingface_hub.
+@dataclass(frozen=True)
+class Card:
+    """A card whose metadata have been read: `text` is the whole README.md, `block` its metadata as data."""
 
-    Raises:
-        CardError: as `read_block`; no model-index, or one that huggingface_hub cannot read or that names
-            several models.
-    """
-    from huggingface_hub import ModelCardData
+    text: str
+    block: dict[str, Any]
 
-    block = read_block(text)
-    index = block.get("model-index")
-    if not index:
-        raise bad_card("the card has no model-index, so it claims nothing that could be verified")
-    if not isinstance(index, list) or len(index) != 1:
-        raise bad_card("the card's model-index must be a list of one model")
-    try:
-        # Given by name, so that a card which switches the checks off is one argument too many.
-        data = ModelCardData(ignore_metadata_errors=False, **block)
-        name, results = str(data.get("model_name")), list(data.get("eval_results", []))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise bad_card(f"the card's model-index cannot be read: {error}") from error
-    return name, results
+    @classmethod
+    def read(cls, text: str) -> Card:
+        """Raises: CardError as `read_block`."""
+        return cls(text, read_block(text))
 
+    @property
+    def model_name(self) -> str | None:
+        """The name of the model, or None."""
+        index = self.block.get("model-index")
+        model = index[0] if isinstance(index, list) and index else None
+        return str(model.get("name")) if isinstance(model, dict) else None
 
-def stated_name(text: str, recipe_name: str) -> str | None:
-    """The name in a card's metadata where it is the recipe's with the hash of the weights, else None."""
-    qualified = unpublished_name(recipe_name, weights_sha256(text) or "")
-    return qualified if parse_card(text)[0] == qualified else None
+    @property
+    def weights_sha256(self) -> str | None:
+        """The sha256 of model.safetensors that it states (`robustzoo.weights_sha256`), or None."""
+        ours = self.block.get("robustzoo")
+        stated = ours.get("weights_sha256") if isinstance(ours, dict) else None
+        return stated if isinstance(stated, str) else None
 
+    def results(self) -> tuple[str, list[EvalResult]]:
+        """The model name and the results, read by huggingface_hub.
 
-def weights_sha256(text: str) -> str | None:
-    """The sha256 of model.safetensors in a card's metadata (`robustzoo.weights_sha256`), or None.
+        Raises:
+            CardError: no model-index, or one that huggingface_hub cannot read or that names several models.
+        """
+        from huggingface_hub import ModelCardData
 
-    Raises:
-        CardError: as `read_block`.
-    """
-    ours = read_block(text).get("robustzoo")
-    stated = ours.get("weights_sha256") if isinstance(ours, dict) else None
-    return stated if isinstance(stated, str) else None
+        index = self.block.get("model-index")
+        if not index:
+            raise bad_card("the card has no model-index, so it claims nothing that could be verified")
+        if not isinstance(index, list) or len(index) != 1:
+            raise bad_card("the card's model-index must be a list of one model")
+        try:
+            # Given by name, so that a card which switches the checks off is one argument too many.
+            data = ModelCardData(ignore_metadata_errors=False, **self.block)
+            return str(data.get("model_name")), list(data.get("eval_results", []))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise bad_card(f"the card's model-index cannot be read: {error}") from error

@@ -12,6 +12,8 @@ from robustzoo.streams import one_line
 
 # A tag, a comment or an instruction of HTML; <https://...> is a link of Markdown.
 _HTML = re.compile(r"<(?!https?://)[A-Za-z/!?][^\n]*")
+NOTES = "## Notes by the author"
+_NOTES = re.compile(rf"^{NOTES}[ \t]*$", re.MULTILINE | re.IGNORECASE)
 _HEADING = re.compile(r"#{1,6}[ \t]+")
 _UNDERLINE = re.compile("=+|-+")
 _CONTAINERS = re.compile(r"(?:[ \t]*(?:>|[-*+](?=[ \t])|\d{1,9}[.)](?=[ \t])))*[ \t]*")
@@ -20,6 +22,17 @@ _COUNT = re.compile(r"(?<!\d)\d+ +/ +\d+")
 _ALIKE = {0x2044: "/", 0x2215: "/", 0x2223: "|"}  # characters that look like these
 _LONGEST_TITLE = 1000  # characters that are looked at
 _OF_THE_CARD = re.compile(r"\d+ / (\d+)")
+
+
+def split_notes(text: str) -> tuple[str, str]:
+    """The generated part of a card and the notes by its author, from their heading on ("" without)."""
+    found = _NOTES.search(text)
+    return (text, "") if found is None else (text[: found.start()], text[found.start() :])
+
+
+def with_notes(text: str, notes: str) -> str:
+    """A card with the notes of an older one behind it."""
+    return f"{text}\n{notes}" if notes else text
 
 
 def notes_problem(generated: str, notes: str) -> str | None:

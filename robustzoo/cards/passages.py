@@ -7,14 +7,15 @@ import re
 from collections.abc import Sequence
 from importlib.resources import files
 
-from robustzoo.cards.best_known import BestKnown
 from robustzoo.cards.claims import default_tolerance
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence_rules import ENSEMBLES
+from robustzoo.cards.holdings import BestKnown
 from robustzoo.cards.imported import Imported
-from robustzoo.cards.masking import masking_signs
 from robustzoo.cards.metadata import timm_tags
+from robustzoo.cards.signs import masking_signs
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES
-from robustzoo.registry.describe import changes
+from robustzoo.registry.describe import changes, training_command
 from robustzoo.registry.recipes import Recipe
 from robustzoo.registry.rules import DDPM_IMAGES, generated_images
 from robustzoo.registry.threat_model import ThreatModel
@@ -169,13 +170,12 @@ def verifying(place: str, documents: Sequence[Evidence]) -> str:
 
 def training(recipe: Recipe) -> str:
     """The command that trains the model again."""
-    data = "" if recipe.dataset == "digits" else " --data DIR"
     changed = recipe.name != recipe.base_name
     what = "recipe.json" if changed else recipe.name
     note = " `recipe.json` is the value of `robustzoo.recipe` in `config.json`." if changed else ""
     return (
         "```bash\n"
-        f"deepspeed training/train.py {what}{data} --out runs/{recipe.name}\n"
+        f"{training_command(recipe, what)}\n"
         "```\n\n"
         "Run it in a checkout of robustzoo, installed with `pip install '.[train]'`; with `python` in place "
         f"of `deepspeed` it trains in one process.{note}"
@@ -197,7 +197,8 @@ def licences(recipe: Recipe, license: str) -> str:
             f"Licence: {_CHECKPOINT_LICENCES.get(tag, 'see its card')}."
             for tag, revision in tags.items()
         )
-    return f"- Weights: `{license}`.\n{_images(recipe)}- Initial weights: {start}"
+    said = " (their author has not licensed them: ask before use)" if license == "unknown" else ""
+    return f"- Weights: `{license}`{said}.\n{_images(recipe)}- Initial weights: {start}"
 
 
 def _images(recipe: Recipe) -> str:
@@ -236,12 +237,12 @@ def limits_of(documents: Sequence[Evidence], trained: str, dataset: str | None) 
         f"{trained} Larger perturbations, other "
         "norms, rotations, blur, patches and natural shifts are other questions.",
     ]
-    weaker = sorted({document.doc["protocol"]["name"] for document in documents} - {"aa-standard"})
+    weaker = sorted({document.doc["protocol"]["name"] for document in documents} - {*ENSEMBLES})
     if weaker:
         names = ", ".join(f"`{name}`" for name in weaker)
-        lines.append(f"{names} tries less than `aa-standard`, so do not compare its numbers with that.")
-    if dataset == "digits":
-        lines.append("A classifier of 8 x 8 digits is there to try tools on, not to read digits with.")
+        lines.append(f"{names} tries less than `{ENSEMBLES[0]}`, so do not compare its numbers with that.")
+    if dataset is not None and (caution := DATASETS[dataset].caution):
+        lines.append(caution)
     lines.append("Fairness, calibration and privacy of the training data were not assessed.")
     return "\n".join(f"- {line}" for line in lines)
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from robustzoo.cards import imported_passages, passages
-from robustzoo.cards.best_known import best_known
 from robustzoo.cards.claims import Claim, eval_results
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.holdings import best_known
 from robustzoo.cards.imported import Imported
 from robustzoo.cards.metadata import bad_card, card_data, dump_block
 from robustzoo.cards.statistics import Accuracy

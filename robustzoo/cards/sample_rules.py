@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from robustzoo.cards.protocol_rules import success_problems
-
 _LARGEST = 10**12  # as in the schema's `natural`
 _KEYS = frozenset(("id", "label", "predicted", "robust", "broken_by"))
 _SUCCESS = frozenset(("attack", "target", "restart", "iteration"))
@@ -73,8 +71,22 @@ def sample_problems(
                 f"target {target} must be another class than {label} among {num_classes}",
             )
         if broken_by["attack"] in attacks:
-            for field, problem in success_problems(broken_by, attacks[broken_by["attack"]]):
+            for field, problem in _success_problems(broken_by, attacks[broken_by["attack"]]):
                 yield f"broken_by.{field}", problem
+
+
+def _success_problems(broken_by: dict[str, Any], member: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(field, problem) where `member` cannot have had such a success."""
+    attack, restarts, targets = member["attack"], member["restarts"], member["targets"]
+    if broken_by["restart"] >= restarts:
+        yield "restart", f"restart {broken_by['restart']} of {attack}, which has {restarts} (from 0)"
+    if (broken_by["target"] is None) != (targets == 0):
+        kind = f"{targets} targets" if targets else "none"
+        yield "target", f"target {broken_by['target']} of {attack}, which has {kind}"
+    # Every phase of an L1 attack looks at one point more than it has iterations.
+    last = member["iterations"] + len(member.get("phase_factors", [1.0])) - 1
+    if broken_by["iteration"] > last:
+        yield "iteration", f"iteration {broken_by['iteration']} of {attack}, whose last is {last}"
 
 
 def count(samples: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,12 +170,19 @@ class Witnesses:
         return digest.hexdigest()
 
     @classmethod
-    def load(cls, path: str | Path, sha256: str | None = None, count: int | None = None) -> Witnesses:
+    def load(
+        cls,
+        path: str | Path,
+        sha256: str | None = None,
+        count: int | None = None,
+        image_shape: Sequence[int] | None = None,
+    ) -> Witnesses:
         """Read a witness file strictly.
 
         Args:
             sha256, count: expected hash of the file and number of its witnesses, from the evidence; None
                 does not check it.
+            image_shape: (C, H, W) from the evidence, which with the number says how large a file is read.
 
         Raises:
             FileNotFoundError: no such file.
@@ -184,15 +192,14 @@ class Witnesses:
         import numpy as np
 
         try:
-            content = read_bytes(path, _LARGEST_FILE)
+            content = read_bytes(path, most_bytes(count, image_shape))
         except FileNotFoundError:
             raise
         except OSError as error:
             raise RobustzooError(
                 f"{path} cannot be read ({error.strerror or error}); {_NEXT_STEP}"
             ) from error
-        found = hashlib.sha256(content).hexdigest()
-        if sha256 is not None and found != sha256:
+        if sha256 is not None and (found := hashlib.sha256(content).hexdigest()) != sha256:
             raise RobustzooError(
                 f"{path} ({len(content)} bytes) has sha256 {found}, the evidence names {sha256}; {_NEXT_STEP}"
             )
@@ -221,8 +228,16 @@ class Witnesses:
         return witnesses
 
 
-_LARGEST_FILE = 2**36  # bytes, of 100,000 float32 images of 224 pixels
+_LARGEST_FILE = 2**36  # bytes, of 100,000 float32 images of 224 pixels: where nobody says how many there are
+_HEADER = 2**20  # bytes, many times what names, shapes and offsets of six tensors take
 _NEXT_STEP = "restore the file, or make it again with `robustzoo evaluate`"
+
+
+def most_bytes(count: int | None, image_shape: Sequence[int] | None) -> int:
+    """Bytes that a file of `count` witnesses of `image_shape` (C, H, W) has at most."""
+    if count is None or image_shape is None:
+        return _LARGEST_FILE
+    return min(_LARGEST_FILE, _HEADER + count * (4 * math.prod(image_shape) + 8 + 4))
 
 
 def _read(path: str | Path, content: bytes) -> dict[str, np.ndarray]:

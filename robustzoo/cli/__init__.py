@@ -18,7 +18,7 @@ INTERRUPTED = 128 + 2  # the signal's number is 2
 
 # Subcommand -> module of this package that holds a click command of the same name.
 _COMMANDS = {
-    "ls": "zoo",
+    "ls": "listing",
     "show": "zoo",
     "recipe": "zoo",
     "train": "train",
@@ -31,10 +31,12 @@ _COMMANDS = {
     "compare": "evidence",
     "crosscheck": "crosscheck",
     "diagnose": "diagnose",
+    "leaderboard": "leaderboard",
     "plot": "plot",
     "doctor": "doctor",
     "card": "publish",
     "publish": "publish",
+    "download": "publish",
 }
 _FUNCTIONS = {"import": "import_"}  # a word of Python's own
 # What other tools call it -> what it is called here.
@@ -46,6 +48,7 @@ _MEANT = {
     **dict.fromkeys(("config", "recipes"), "recipe"),
     **dict.fromkeys(("diff",), "compare"),
     **dict.fromkeys(("upload", "push"), "publish"),
+    **dict.fromkeys(("pull", "fetch", "get"), "download"),
 }
 
 
@@ -54,6 +57,13 @@ class _LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click, but that no sentence is cut off."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, self.get_command(ctx, name).get_short_help_str(limit=1000)) for name in _COMMANDS]
+            )
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         meant = _MEANT.get(args[0].lower()) if args else None

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustzoo.cli.models import open_model, recipe_of, refuse_unknown
+from robustzoo.cli.models import OpenedModel, open_model, recipe_of, refuse_unknown
 from robustzoo.cli.options import (
     FileToWrite,
     FiniteRange,
     attacked_model,
     check_data_root,
-    data_root,
+    images,
     seed,
     together,
 )
 from robustzoo.cli.output import JsonErrors, own_output, say, table
 from robustzoo.cli.studies import lambda_sweep, two_moons
 from robustzoo.diagnostics.bound import Guarantee, Prior
+from robustzoo.diagnostics.results import write_csv
 from robustzoo.errors import RobustzooError
 
 if TYPE_CHECKING:
@@ -43,16 +44,18 @@ _POSITIVE = FiniteRange(min=0, min_open=True)
 
 _model_options = together(
     click.argument("model"),
-    data_root,
+    images,
     click.option(
         "--split",
         type=click.Choice(["train", "holdout", "test"]),
-        default="train",
-        show_default=True,
-        help="Images whose loss is looked at.",
+        help="Images whose loss is looked at; default: train. A folder of your own is taken whole.",
     ),
     click.option(
-        "--n", type=click.IntRange(min=1), default=128, show_default=True, help="How many: the first N."
+        "--n",
+        type=click.IntRange(min=1),
+        default=128,
+        show_default=True,
+        help="How many: the first N, or of files in class folders a fixed random subset.",
     ),
     seed,
     click.option(
@@ -71,21 +74,48 @@ _model_options = together(
 )
 
 
+def _check_images(model: str, chosen: dict[str, Any]) -> Recipe | None:
+    """The recipe of MODEL as of `recipe_of`, once its own images, where those are meant, can be there."""
+    known = recipe_of(model)
+    if chosen["data"] is None:
+        check_data_root(chosen["data_root"], known)
+    return known
+
+
 def _load(
-    model: str, data_root: Path | None, split: str, n: int, seed: int
+    model: str, chosen: dict[str, Any], split: str | None, n: int, seed: int
 ) -> tuple[PixelModel, Points, int]:
-    """The model, its images with adversarial points, and the number of images of the split."""
-    from robustzoo.data import load_dataset
+    """The model, its images with adversarial points, and the number of images that those are taken from.
+
+    chosen: values of the options `images`.
+    """
+    from robustzoo.data import evaluation_subset
+    from robustzoo.data.readers.image_folder import ImageFolder
     from robustzoo.diagnostics.model_loss import adversarial_points
+    from robustzoo.evaluation.checks import check_labels
+    from robustzoo.evaluation.progress import Reporter
     from robustzoo.hub.load import load
+    from robustzoo.registry.catalog import is_catalog_key
 
     loaded = load(model)
     if loaded.recipe is None:
         raise RobustzooError(
             f"{loaded.name} was imported, and the loss that it was trained with is not known"
         )
-    dataset = load_dataset(loaded.recipe.dataset, data_root, split)
-    return loaded, adversarial_points(loaded, dataset, min(n, len(dataset)), seed), len(dataset)
+    dataset = OpenedModel(loaded, dataset=loaded.recipe.dataset).images(chosen, split or "train")
+    if split is not None and not is_catalog_key(dataset.key):
+        raise click.UsageError(
+            f"--split {split}: {dataset.key} has no splits and is taken whole; leave it away, or give the "
+            "folder of that split"
+        )
+    with Reporter(True) as reporter:
+        reporter.say_all(dataset)
+    if dataset.labels is not None:
+        check_labels(dataset.labels, loaded.recipe.num_classes, dataset.classes)
+    total = len(dataset)
+    if isinstance(dataset, ImageFolder) and n < total:  # the first ones are all of one class
+        dataset.select(list(evaluation_subset(dataset, n).indices))
+    return loaded, adversarial_points(loaded, dataset, min(n, total), seed), total
 
 
 @diagnose.command()
@@ -117,8 +147,7 @@ def _load(
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 def bound(
     model: str,
-    data_root: Path | None,
-    split: str,
+    split: str | None,
     n: int,
     seed: int,
     probes: int,
@@ -131,6 +160,7 @@ def bound(
     sub_gaussian: float | None,
     weights: int,
     as_json: bool,
+    **chosen: Any,
 ) -> None:
     """The paper's PAC-Bayes bound at the weights of MODEL (a registry name or a model folder), term by term.
 
@@ -142,15 +172,14 @@ def bound(
         sigma0 is not None and (trh_lambda is not None or trh_gamma is not None)
     ):
         raise RobustzooError("give --sigma0 together with --beta, or --lambda and --gamma, not a mixture")
-    known = recipe_of(model)
-    check_data_root(data_root, known)
+    known = _check_images(model, chosen)
     complete = sigma0 is not None or (trh_lambda is not None and trh_gamma is not None)
     if complete or known is not None:
         _prior(known, sigma0, beta, trh_lambda, trh_gamma)
 
     from robustzoo.diagnostics.model_bound import Draws, model_bound, report
 
-    loaded, points, samples = _load(model, data_root, split, n, seed)
+    loaded, points, samples = _load(model, chosen, split, n, seed)
     prior = _prior(loaded.recipe, sigma0, beta, trh_lambda, trh_gamma)
     guarantee, draws = Guarantee(samples, tau, sub_gaussian), Draws(probes, weights, seed)
     found = model_bound(loaded, points, prior, guarantee, draws, stop_gradient)
@@ -203,8 +232,7 @@ def _prior(
 )
 def hessian(
     model: str,
-    data_root: Path | None,
-    split: str,
+    split: str | None,
     n: int,
     seed: int,
     probes: int,
@@ -215,6 +243,7 @@ def hessian(
     double: bool,
     out: Path | None,
     spectrum: Path | None,
+    **chosen: Any,
 ) -> None:
     """Trace and extreme eigenvalues of the Hessian of MODEL's robust loss, per layer.
 
@@ -222,14 +251,13 @@ def hessian(
     """
     if out is not None and spectrum is not None and out.absolute() == spectrum.absolute():
         raise click.UsageError(f"--out and --spectrum are both {str(out)!r}: give each a file of its own")
-    check_data_root(data_root, recipe_of(model))
+    _check_images(model, chosen)
 
     from robustzoo.diagnostics.hessian import LossHessian
     from robustzoo.diagnostics.model_loss import loss_function, top_layer_trace
-    from robustzoo.diagnostics.results import write_csv
     from robustzoo.diagnostics.spectrum import COLUMNS, SPECTRUM_COLUMNS, layer_table, spectrum_table
 
-    loaded, points, _ = _load(model, data_root, split, n, seed)
+    loaded, points, _ = _load(model, chosen, split, n, seed)
     loss, parameters = loss_function(loaded, points, stop_gradient=stop_gradient, double=double)
     names = [name for name, p in parameters.items() if not weights_only or p.ndim > 1]
     whole = LossHessian(loss, parameters, names)

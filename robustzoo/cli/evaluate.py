@@ -12,6 +12,7 @@ from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import images as image_options
 from robustzoo.cli.options import seed, trust, workers
 from robustzoo.cli.output import JsonErrors, own_output, say
+from robustzoo.reports.text import report
 
 
 @click.command(cls=JsonErrors)
@@ -96,10 +97,8 @@ def evaluate(
         raise click.UsageError("--epsilons goes with one --threat-model, which gives the norm")
     refuse_unknown(model)
     from robustzoo.evaluation.machine import default_device
-    from robustzoo.evaluation.ranks import evaluate_on_rank
-    from robustzoo.evaluation.series import evaluate_curve, evaluate_threat_models
+    from robustzoo.evaluation.series import evaluate_curve, evaluate_on_rank, evaluate_threat_models
     from robustzoo.evaluation.shards import this_rank
-    from robustzoo.reports.text import report
 
     rank = this_rank()
     several = epsilons is not None or len(threat_models) > 1
@@ -110,7 +109,7 @@ def evaluate(
         options |= {
             "name": loaded.name,
             "micro_batch_size": micro_batch,
-            "device": device or default_device(rank),
+            "device": device or default_device(None if rank is None else rank.local),
             "out": loaded.folder if out is None and not several else out,
         }
         if epsilons is not None:

@@ -10,12 +10,13 @@ import click
 
 from robustzoo.atomic_files import write_bytes, write_text
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.masking import masking_signs
-from robustzoo.cards.published import all_evidence
+from robustzoo.cards.holdings import all_evidence
+from robustzoo.cards.signs import masking_signs
 from robustzoo.cli.options import FileToWrite, data_root
 from robustzoo.cli.output import JsonErrors, say
 from robustzoo.errors import RobustzooError
-from robustzoo.reports import comparison
+from robustzoo.reports import comparison, text
+from robustzoo.reports.html import html
 
 if TYPE_CHECKING:
     from robustzoo.data import ImageDataset
@@ -52,17 +53,14 @@ def report(
     Counts with intervals, per attack and per class, and signs of gradient masking. The figure adds iterations
     to break and pictures of perturbations.
     """
-    from robustzoo.reports.text import report as text
-
     document, path, others = _open(evidence)
     if as_json:
         say(json.dumps(_numbers(document, others), indent=1))
     else:
-        say(text(document, details=True, others=others))
+        say(text.report(document, details=True, others=others))
     if html_file is None and png_file is None:
         return
     from robustzoo.reports.figure import choose_pictures, png
-    from robustzoo.reports.html import html
 
     shown, note = choose_pictures(document, path, _dataset(document, data, data_root), pictures)
     figure = png(document, shown)
@@ -113,15 +111,13 @@ def _dataset(document: Evidence, data: str | None, data_root: Path | None) -> Im
 
 
 def _numbers(document: Evidence, others: list[Evidence]) -> dict[str, Any]:
-    from robustzoo.reports.text import per_class, stages
-
     return {
         "schema": "robustzoo.report/1",
         "model": document.doc["model"],
         "threat_model": str(document.threat_model),
         "protocol": document.doc["protocol"]["name"],
-        "after": {name: accuracy.to_json() for name, accuracy in stages(document)},
-        "classes": [row.to_json() for row in per_class(document)],
+        "after": {name: accuracy.to_json() for name, accuracy in text.stages(document)},
+        "classes": [row.to_json() for row in text.per_class(document)],
         "masking": masking_signs(document, others),
     }
 
@@ -163,9 +159,8 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
     Shards may come in any order and from several machines. The result is what a single run would have
     written; a shard that is missing, there twice, or of another evaluation is an error that names it.
     """
-    from robustzoo.evaluation.files import with_witnesses
-    from robustzoo.evaluation.merging import merge as run
-    from robustzoo.reports.text import report
+    from robustzoo.evaluation.shards import merge as run
+    from robustzoo.evaluation.terms import with_witnesses
 
     for path in run(folders, out):
-        say(f"wrote {path}\n\n{report(with_witnesses(path))}")
+        say(f"wrote {path}\n\n{text.report(with_witnesses(path))}")

@@ -34,18 +34,20 @@ class OpenedModel:
     dataset: str | None = None
     folder: Path | None = None
 
-    def images(self, options: dict[str, Any]) -> ImageDataset:
+    def images(self, options: dict[str, Any], split: str = "test") -> ImageDataset:
         """The images that the options of `robustzoo.cli.options.images` mean, which are taken out of them.
+
+        split: of a dataset of the catalog.
 
         Raises: RobustzooError where none are named and it has none of its own; DataError, MissingData.
         """
-        from robustzoo.evaluation.prepare import FolderOptions, open_samples
+        from robustzoo.data.samples import FolderOptions, open_samples
 
         given, data_root = options.pop("data"), options.pop("data_root")
         given = self.dataset if given is None else given
         reading = {key: options.pop(key) for key in ("resize", "crop", "interpolation", "classes")}
         if given is not None:
-            return open_samples(given, self.module, data_root, FolderOptions(**reading))
+            return open_samples(given, self.module, data_root, FolderOptions(**reading), split)
         raise RobustzooError(
             "this model has no dataset of its own: name one, or a folder with one sub-folder of images per "
             "class, with --data (and the threat model with --threat-model, for example linf:8/255)"
@@ -107,9 +109,9 @@ def open_model(text: str, trust: Path | None = None) -> OpenedModel:
         say_running(file)
         return OpenedModel(module_by(file, match["name"], _EXPECTED), f"{file.name}:{match['name']}")
     if text.startswith(_TIMM):
-        from robustzoo.models.timm_models import timm_model
+        from robustzoo.hub.timm_weights import load_timm
 
-        return OpenedModel(timm_model(text.removeprefix(_TIMM)))
+        return OpenedModel(load_timm(text.removeprefix(_TIMM)))
     if text.startswith(_HUB):
         from robustzoo.hub.load import load_repository
 

@@ -1,4 +1,4 @@
-"""`robustzoo card` and `robustzoo publish`: state the claims of a model folder, and put it into the zoo."""
+"""`robustzoo card`, `publish` and `download`: claims of a model folder, to the zoo or the Hub, and back."""
 
 from __future__ import annotations
 
@@ -13,21 +13,91 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @click.command()
 @click.argument("folder", type=_FOLDER)
-def card(folder: Path) -> None:
+@click.option(
+    "--author", metavar="TEXT", help="Who made the model; kept in the card's notes, as the next two."
+)
+@click.option("--contact", metavar="TEXT", help="Whom to ask about it.")
+@click.option("--citation", metavar="TEXT", help="What to cite, BibTeX for example.")
+@click.option(
+    "--licence",
+    "--license",
+    metavar="SPDX",
+    help="Of the weights, as their author gives it, for example apache-2.0 or cc-by-4.0.",
+)
+def card(folder: Path, licence: str | None, **said: str | None) -> None:
     """Write FOLDER/README.md, the card, from the folder's recipe and evidence."""
     from robustzoo.hub.publish import write_card
 
-    say(f"wrote {write_card(folder)}")
+    given = {key: text for key, text in said.items() if text is not None}
+    say(f"wrote {write_card(folder, licence=licence, said=given)}")
 
 
 @click.command()
 @click.argument("folder", type=_FOLDER)
-def publish(folder: Path) -> None:
-    """Bundle FOLDER with this checkout: copy it into the package, write its card, pin its hash.
+@click.option("--repo", metavar="OWNER/NAME", help="Publish to this repository of the Hub.")
+@click.option(
+    "--dry-run", is_flag=True, help="With --repo: check all, say what would change, change nothing."
+)
+@click.option("--create-pr", is_flag=True, help="With --repo: propose it there, as who may not write.")
+@click.option("--private", is_flag=True, help="With --repo: of a repository that does not exist yet.")
+@click.option(
+    "--data-root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="With --repo: the images, to replay the claims on before they are published.",
+)
+def publish(
+    folder: Path,
+    repo: str | None,
+    dry_run: bool,
+    create_pr: bool,
+    private: bool,
+    data_root: Path | None,
+) -> None:
+    """Publish FOLDER: to the Hub with --repo, or bundled with this checkout (at most 6 MB).
 
-    Weights of at most 6 MB; publishing to the Hub is not part of this version.
+    To the Hub it goes as one commit and a tag, which is fetched again and compared. Interrupted anywhere, the
+    same command goes on.
     """
-    from robustzoo.hub.publish import publish_bundled
+    if repo is None:
+        if dry_run or create_pr or private or data_root:
+            raise click.UsageError("--dry-run, --create-pr, --private and --data-root need --repo OWNER/NAME")
+        from robustzoo.hub.publish import publish_bundled
 
-    item = publish_bundled(folder)
-    say(f"published {item.name} as bundled weights, sha256 {item.weights.sha256}")
+        item = publish_bundled(folder)
+        say(f"published {item.name} as bundled weights, sha256 {item.weights.sha256}")
+        return
+    from robustzoo.hub.push import look, prepare, push
+
+    publication = prepare(folder, repo, lock=not (create_pr or private), data_root=data_root)
+    state, difference = look(publication)
+    say(f"{repo}: {'a new repository' if state is None else 'at commit ' + state['head']}")
+    say("\n".join(difference.lines()) or "nothing differs")
+    if dry_run:
+        say("nothing was changed (--dry-run)")
+        return
+    done = push(publication, propose=create_pr, private=private)
+    if done.pull is not None:
+        say(f"proposed: {done.pull}")
+    say(f"commit {done.commit}{'' if done.tag is None else ', tag ' + done.tag}: fetched again, and the same")
+    if done.entry is not None:
+        say(f"locked as {done.entry.name}; commit weights.lock.json and model_cards/{done.entry.name}.md")
+    say(f'robustzoo.load("{done.reference}")')
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--to",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Copy the folder there, for a machine without a network. Default: the Hub's cache only.",
+)
+def download(name: str, to: Path | None) -> None:
+    """Fetch a model: its weights, compared with the pinned hash, its card and its evidence.
+
+    NAME is a registry name or hf-hub:OWNER/REPO, with @ and a commit or tag behind it. Nothing is loaded.
+    """
+    from robustzoo.hub.load import download as fetched
+
+    folder = fetched(name, to)
+    say(f"{folder}\nrobustzoo.load({f'local-dir:{folder}'!r})")

@@ -22,6 +22,7 @@ from robustzoo.cli.output import (
     say_error,
 )
 from robustzoo.registry import list_models
+from robustzoo.verification.records import check_who, record
 
 if TYPE_CHECKING:
     from robustzoo.verification.verify import VerificationReport
@@ -57,6 +58,11 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Append one JSON line per verification to this file, in a folder that exists.",
 )
+@click.option(
+    "--record",
+    metavar="WHO",
+    help="Write the outcome to verified/DATE-WHO.json in the model's folder, for listings to show.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable reports, and errors.")
 def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> None:
     """Verify the claims of each MODEL (registry names or model folders).
@@ -68,6 +74,8 @@ def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> No
     Exit code: 0 confirmed or consistent, 1 refuted, 2 bad input, 3 inconclusive, 4 not comparable;
     of several models, the worst: 2 before 1, 4 and 3. An error of one model does not stop the others.
     """
+    if options["record"] is not None:
+        check_who(options["record"])
     names = list(models) or list_models(published_only=True)
     if options["card"] and len(names) != 1:
         raise click.UsageError("--card goes with exactly one MODEL")
@@ -110,7 +118,11 @@ def _attempt(name: str, options: dict[str, Any]) -> tuple[VerificationReport | N
         refuse_unknown(name)
         from robustzoo.hub.load import verify as run
 
-        return run(name, **options), None
+        who = options["record"]
+        report = run(name, **{key: value for key, value in options.items() if key != "record"})
+        if who is not None:
+            say(f"wrote {record(Path(report.folder), report, who)}", err=True)
+        return report, None
     except Exception as error:
         if passes_through(error):
             raise

@@ -39,7 +39,10 @@ class TensorSource(ImageDataset):
             raise DataError(f"labels have dtype {y.dtype}; {FLOAT_LABELS}")
         check_dense(y, "labels")
         if y.shape != (len(x),):
-            raise DataError(f"labels must have shape ({len(x)},), one per image, got {tuple(y.shape)}")
+            one_hot = "; of one-hot rows take .argmax(1)" if y.ndim == 2 and len(y) == len(x) else ""
+            raise DataError(
+                f"labels must have shape ({len(x)},), one per image, got {tuple(y.shape)}{one_hot}"
+            )
         labels = y.detach().cpu().to(torch.int64).numpy().copy()
         num_classes = max(int(labels.max()) + 1, 1) if num_classes is None else num_classes
         for i in np.flatnonzero((labels < 0) | (labels >= num_classes))[:1]:

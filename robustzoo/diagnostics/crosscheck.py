@@ -11,10 +11,11 @@ from torch import nn
 from robustzoo.attacks.protocols import SINGLE_ATTACKS, protocol
 from robustzoo.diagnostics.engines import Engine, open_engine
 from robustzoo.errors import RobustzooError
-from robustzoo.evaluation.attack_run import robust_ids
-from robustzoo.evaluation.prepare import Prepared, prepared
+from robustzoo.evaluation.machine import DEFAULT_MICRO_BATCH
+from robustzoo.evaluation.prepare import Prepared, ask, identify, prepare
 from robustzoo.evaluation.progress import Reporter
-from robustzoo.evaluation.witnessing import inside, leads
+from robustzoo.evaluation.witnessing import inside, margins
+from robustzoo.evaluation.workers import attacked
 
 DEFAULT_ATTACKS = ("apgd-ce", "apgd-t", "fab-t", "square")
 
@@ -101,6 +102,7 @@ def crosscheck(
     n: int | None = 100,
     seed: int = 0,
     workers: int = 1,
+    name: str | None = None,
     progress: bool | Callable[[dict], None] = True,
     **options: Any,
 ) -> CrossCheck:
@@ -109,12 +111,13 @@ def crosscheck(
     Args:
         model, data, threat_model, n, seed: as `evaluate`.
         engine: "autoattack" (pyautoattack, or autoattack where that is installed) or "torchattacks".
-        attacks: members, such as apgd-ce; see DEFAULT_ATTACKS.
+        attacks: names such as apgd-ce; see DEFAULT_ATTACKS.
         workers: processes for our side; the other package runs in this one.
-        options: device, micro_batch_size, data_root, name, as `evaluate`.
+        name: what the result calls the model.
+        options: device, micro_batch_size, data_root, as `evaluate`.
 
     Raises:
-        RobustzooError: an engine or attack that cannot be used. GuardError, DataError, ...: as `evaluate`.
+        RobustzooError: an engine or attack that cannot be used; else as `evaluate`.
     """
     unknown = [attack for attack in attacks if attack not in SINGLE_ATTACKS]
     if unknown or not attacks or len(set(attacks)) != len(attacks):
@@ -122,40 +125,42 @@ def crosscheck(
             f"attacks are {', '.join(attacks) or 'none'}; expected some of {', '.join(SINGLE_ATTACKS)}, each "
             "once"
         )
-    with (
-        Reporter(progress) as reporter,
-        prepared(model, data, threat_model, n=n, seed=seed, reporter=reporter, **options) as ready,
-    ):
-        other = open_engine(engine, model, ready.threat_model, seed)
-        dataset = ready.dataset
+    asked = ask(model, threat_model, attacks[0], n=n, at_most=True, seed=seed, **options)
+    with Reporter(progress) as reporter, prepare(model, data, asked, reporter) as ready:
+        ready = ready.sized(asked.micro_batch_size or min(DEFAULT_MICRO_BATCH, len(ready.subset)))
+        other = open_engine(engine, model, asked.threat_model, seed)
+        dataset, correct = ready.dataset, ready.correct()
         result = CrossCheck(
-            ready.name,
+            identify(model, name).name,
             other.title,
-            str(ready.threat_model),
+            str(asked.threat_model),
             f"{dataset.key} {dataset.split}, {ready.subset.id}",
             len(ready.subset),
-            len(ready.correct),
+            len(correct),
             seed,
         )
-        for attack in attacks if ready.correct else ():
-            theirs = _theirs(ready, other, attack, reporter)
-            kept = set(robust_ids(model, ready.work(attack), ready.correct, workers, reporter))
-            ours = [i for i in ready.correct if i not in kept]
+        for attack in attacks if correct else ():
+            theirs = _theirs(ready, correct, other, attack, reporter)
+            kept, _ = attacked(model, ready.attacking(attack), correct, workers, reporter)
+            ours = [i for i in correct if i not in set(kept)]
             result.rows.append(Agreement(attack, ours, theirs))
             reporter.say(f"{attack}: {len(ours)} broken by robustzoo, {len(theirs)} by {other.title}")
     return result
 
 
-def _theirs(ready: Prepared, engine: Engine, attack: str, reporter: Reporter) -> list[int]:
+def _theirs(
+    ready: Prepared, correct: list[int], engine: Engine, attack: str, reporter: Reporter
+) -> list[int]:
     """Ids that the engine broke: judged here, in float32, inside ball and box."""
-    (member,) = protocol(attack, ready.threat_model, ready.num_classes).attacks
+    threat_model, device, size = ready.asked.threat_model, ready.asked.device, ready.work.micro_batch_size
+    (member,) = protocol(attack, threat_model, ready.work.num_classes).attacks
     broken: list[int] = []
     done = 0
-    for ids, x, labels in ready.batches():
+    for ids, x, labels in ready.batches(correct):
         points = engine.run(member, x, labels).float().cpu()
-        legal = inside(points, x.cpu(), ready.threat_model).tolist()
-        ahead = leads(ready.model, points, labels.tolist(), ready.micro_batch_size, ready.device).tolist()
-        broken += [i for i, ok, lead in zip(ids, legal, ahead, strict=True) if ok and lead > 0]
+        legal = inside(points, x.cpu(), threat_model).tolist()
+        found = margins(ready.model, points, labels.tolist(), size, device).tolist()
+        broken += [i for i, ok, margin in zip(ids, legal, found, strict=True) if ok and margin > 0]
         done += len(ids)
-        reporter.update(f"{attack} of {engine.title}", done, len(ready.correct))
+        reporter.update(f"{attack} of {engine.title}", done, len(correct))
     return broken

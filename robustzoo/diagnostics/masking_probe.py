@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from robustzoo.attacks.pgd import pgd, uniform_start
-from robustzoo.cards.masking import square_sign
-from robustzoo.evaluation.attack_run import robust_ids
-from robustzoo.evaluation.prepare import Prepared, prepared
+from robustzoo.cards.signs import square_sign
+from robustzoo.evaluation.machine import DEFAULT_MICRO_BATCH
+from robustzoo.evaluation.prepare import Prepared, ask, identify, prepare
 from robustzoo.evaluation.progress import Reporter
-from robustzoo.evaluation.witnessing import leads
+from robustzoo.evaluation.witnessing import margins
+from robustzoo.evaluation.workers import attacked
 
 WHITE_BOX = "apgd-ce+t"
 _FEW, _MANY = 10, 100  # steps of the two searches whose losses are compared
@@ -87,6 +88,7 @@ def probe_masking(
     n: int | None = 100,
     seed: int = 0,
     workers: int = 1,
+    name: str | None = None,
     progress: bool | Callable[[dict], None] = True,
     **options: Any,
 ) -> MaskingProbe:
@@ -94,24 +96,23 @@ def probe_masking(
 
     Args:
         model, data, threat_model, n, seed, workers, progress: as `evaluate`.
-        options: device, micro_batch_size, data_root, name, as `evaluate`.
+        name: what the result calls the model.
+        options: device, micro_batch_size, data_root, as `evaluate`.
 
     Raises:
-        GuardError, DataError, ...: as `evaluate`.
+        RobustzooError, ...: as `evaluate`.
     """
-    with (
-        Reporter(progress) as reporter,
-        prepared(model, data, threat_model, n=n, seed=seed, reporter=reporter, **options) as ready,
-    ):
-        found = MaskingProbe(ready.name, str(ready.threat_model), len(ready.subset))
-        found.clean = (len(ready.correct), _count_again(ready))
-        if ready.correct:
-            _gradients(ready, found)
-            left = robust_ids(model, ready.work(WHITE_BOX), ready.correct, workers, reporter)
-            found.white_box = len(left)
-            found.square = (
-                len(robust_ids(model, ready.work("square"), left, workers, reporter)) if left else 0
-            )
+    asked = ask(model, threat_model, WHITE_BOX, n=n, at_most=True, seed=seed, **options)
+    with Reporter(progress) as reporter, prepare(model, data, asked, reporter) as ready:
+        ready = ready.sized(asked.micro_batch_size or min(DEFAULT_MICRO_BATCH, len(ready.subset)))
+        correct = ready.correct()
+        found = MaskingProbe(identify(model, name).name, str(asked.threat_model), len(ready.subset))
+        found.clean = (len(correct), _count_again(ready))
+        if correct:
+            _gradients(ready, correct, found)
+            left, _ = attacked(model, ready.work, correct, workers, reporter)
+            still = attacked(model, ready.attacking("square"), left, workers, reporter)[0] if left else []
+            found.white_box, found.square = len(left), len(still)
         found.signs = list(_signs(found))
     return found
 
@@ -119,25 +120,26 @@ def probe_masking(
 def _count_again(ready: Prepared) -> int:
     """Correct images at another batch shape and in the reverse order: the same, for a model that looks at
     each image alone and draws nothing."""
-    size = max(ready.micro_batch_size // 2, 1)
+    size = max(ready.work.micro_batch_size // 2, 1)
     ids, count = ready.subset.indices[::-1], 0
     for start in range(0, len(ids), size):
         pairs = [ready.dataset[i] for i in ids[start : start + size]]
-        ahead = leads(
+        found = margins(
             ready.model,
             torch.stack([x for x, _ in pairs]),
             [int(label) for _, label in pairs],
             size,
-            ready.device,
+            ready.asked.device,
         )
-        count += int((ahead < 0).sum())
+        count += int((found < 0).sum())
     return count
 
 
-def _gradients(ready: Prepared, found: MaskingProbe) -> None:
+def _gradients(ready: Prepared, correct: list[int], found: MaskingProbe) -> None:
     """Zero gradients at the clean image, and the mean loss before and after searching."""
+    threat_model = ready.asked.threat_model
     totals = torch.zeros(3, dtype=torch.float64)
-    for ids, x, y in ready.batches():
+    for ids, x, y in ready.batches(correct):
 
         def loss(logits: Tensor, y: Tensor = y) -> Tensor:
             return functional.cross_entropy(logits, y, reduction="none")
@@ -147,20 +149,20 @@ def _gradients(ready: Prepared, found: MaskingProbe) -> None:
             (gradient,) = torch.autograd.grad(loss(ready.model(pixels)).sum(), pixels)
         found.zero_gradients += int((gradient == 0).flatten(1).all(1).sum())
         keys = torch.tensor(ids, device=x.device)
-        start = uniform_start(x, ready.threat_model, seed=ready.seed, ids=keys, purpose="masking probe")
+        start = uniform_start(x, threat_model, seed=ready.asked.seed, ids=keys, purpose="masking probe")
         for row, steps in enumerate((0, _FEW, _MANY)):
             point = pgd(
                 ready.model,
                 x,
                 loss,
-                threat_model=ready.threat_model,
+                threat_model=threat_model,
                 steps=steps,
-                step_size=_STEP * ready.threat_model.eps / max(steps, 1),
+                step_size=_STEP * threat_model.eps / max(steps, 1),
                 x_start=start,
             )
             with torch.no_grad():
                 totals[row] += loss(ready.model(point)).double().sum().cpu()
-    found.loss = tuple((totals / len(ready.correct)).tolist())
+    found.loss = tuple((totals / len(correct)).tolist())
 
 
 def _signs(found: MaskingProbe) -> Iterator[str]:

@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from robustzoo.attacks.clean_pass import Clean, clean_pass
-from robustzoo.attacks.lanes import Lanes, Outcome, run_attack
+from robustzoo.attacks.lanes import Lanes, run_attack
 from robustzoo.attacks.protocols import Protocol, protocol
 from robustzoo.attacks.searches import SEARCHES
-from robustzoo.cards.witnesses import compact
-from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.ledger import CLEAN, Broken, Finding
+from robustzoo.errors import RobustzooError
+from robustzoo.evaluation.ledger import CLEAN, Finding, Success
 from robustzoo.evaluation.machine import ran_out_of_memory
-from robustzoo.evaluation.witnessing import Candidate, make_witnesses
+from robustzoo.evaluation.witnessing import make_witnesses
 from robustzoo.registry import ThreatModel
 
 
@@ -44,6 +43,21 @@ class Work:
         """Made anew from its name wherever it is needed: it is data, and small."""
         return protocol(self.protocol_name, self.threat_model, self.num_classes)
 
+    @property
+    def attacks(self) -> list[str]:
+        """Their names, in the order in which they run."""
+        return [attack.name for attack in self.protocol.attacks]
+
+
+def passes_at_most(protocol: Protocol) -> tuple[int, int]:
+    """(forwards, backwards) that a sample costs at most.
+
+    One forward for the clean image and one for the second look at the point that breaks it (each for every
+    draw of a random model), and what every attack needs: see `Attack.passes`.
+    """
+    passes = [attack.passes for attack in protocol.attacks]
+    return 2 * protocol.draws + sum(forward for forward, _ in passes), sum(backward for _, backward in passes)
+
 
 @dataclass(frozen=True)
 class ModelFolder:
@@ -59,11 +73,13 @@ PRECISIONS = ("float32", "tf32", "bf16")
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Raise GuardError unless attacks can search in that precision on that device."""
+    """Raise RobustzooError unless attacks can search in that precision on that device."""
     if precision not in PRECISIONS:
-        raise GuardError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
+        raise RobustzooError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
     if precision == "tf32" and device.type != "cuda":
-        raise GuardError("precision is 'tf32', which only a CUDA device has; expected float32 or bf16 here")
+        raise RobustzooError(
+            "precision is 'tf32', which only a CUDA device has; expected float32 or bf16 here"
+        )
 
 
 @contextmanager
@@ -118,10 +134,6 @@ class Forwards:
 _HAND_ON_SECONDS = 5.0
 
 
-class OutOfMemory(GuardError):
-    """Not even one image at a time fits into the memory."""
-
-
 class _Feed:
     """Hands out samples one by one, remembers those that are not finished, and can give them out again."""
 
@@ -156,12 +168,12 @@ class Stages:
     """
 
     def __init__(self, model: Callable[[Tensor], Tensor], work: Work) -> None:
-        self._work, self._size = work, work.micro_batch_size
+        self._work, self._micro_batch_size = work, work.micro_batch_size
         self._device = torch.device(work.device)
         self._attacks = work.protocol.attacks
         self._forwards = Forwards(model, work.precision, work.compiled, self._device)
         self._ready: list[Finding] = []
-        self._broken: list[tuple[Finding, int, Outcome, Tensor]] = []  # with labels and points
+        self._broken: list[Finding] = []  # to become witnesses
         self._handed_on = time.monotonic()
 
     def run(self, stage: int, tasks: Iterable[Clean | int]) -> Iterator[list[Finding]]:
@@ -171,7 +183,7 @@ class Stages:
             tasks: ids for stage 0, else what stage 0 found; read one by one as lanes become free.
 
         Raises:
-            OutOfMemory: at a micro-batch of one. Otherwise as `run_attack` and `clean_pass`.
+            RobustzooError: at a micro-batch of one. Otherwise as `run_attack` and `clean_pass`.
         """
         feed = _Feed(tasks)
         while True:
@@ -183,26 +195,26 @@ class Stages:
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 if not ran_out_of_memory(error):
                     raise
-                if self._size == 1:
-                    raise OutOfMemory(
+                if self._micro_batch_size == 1:
+                    raise RobustzooError(
                         f"memory ran out on {self._device} with one image at a time: use a device with more, "
                         "or fewer workers that share it"
                     ) from error
-            self._size //= 2
+            self._micro_batch_size //= 2
             feed.put_back()
             gc.collect()
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
 
     def _lanes(self) -> Lanes:
-        return Lanes(self._size, tuple(self._work.dataset.image_shape), self._device)
+        return Lanes(self._micro_batch_size, tuple(self._work.dataset.image_shape), self._device)
 
     def _clean(self, feed: _Feed) -> Iterator[list[Finding]]:
         work, judge, draws = self._work, self._forwards.judge, self._work.protocol.draws
         for cleans in clean_pass(judge, work.dataset, feed, self._lanes(), work.num_classes, draws):
             for clean in cleans:
                 feed.finish(clean.id)
-            yield [Finding(clean.id, CLEAN, self._size, draws, clean=clean) for clean in cleans]
+            yield [Finding(clean.id, CLEAN, self._micro_batch_size, draws, clean=clean) for clean in cleans]
 
     def _attack(self, stage: int, feed: _Feed) -> Iterator[list[Finding]]:
         work, attack = self._work, self._attacks[stage - 1]
@@ -212,34 +224,32 @@ class Stages:
             )
             waiting = (clean.waiting(work.dataset) for clean in feed)
             for outcome in run_attack(self._forwards.search, search, waiting, self._forwards.judge):
-                label = feed.finish(outcome.id).label
+                feed.finish(outcome.id)
+                success = None
+                if outcome.point is not None:
+                    success = Success(
+                        stage, outcome.target, outcome.restart, outcome.iteration, outcome.point
+                    )
                 found = Finding(
-                    outcome.id, stage, self._size, outcome.forwards, outcome.backwards, outcome.blind
+                    outcome.id,
+                    stage,
+                    self._micro_batch_size,
+                    outcome.forwards,
+                    outcome.backwards,
+                    outcome.blind,
+                    success=success,
                 )
-                if outcome.point is None:
-                    self._ready.append(found)
-                else:
-                    self._broken.append((found, label, outcome, outcome.point))
-                full = len(self._ready) + len(self._broken) >= self._size
+                (self._ready if success is None else self._broken).append(found)
+                full = len(self._ready) + len(self._broken) >= self._micro_batch_size
                 if full or time.monotonic() - self._handed_on > _HAND_ON_SECONDS:
                     yield self._hand_on()
 
     def _hand_on(self) -> list[Finding]:
         """All that is ready, once the broken ones have their witnesses."""
-        candidates = [Candidate(found.id, label, point) for found, label, _, point in self._broken]
-        witnesses = make_witnesses(
-            self._forwards.judge,
-            self._work.dataset,
-            candidates,
-            self._work.threat_model,
-            self._size,
-            self._device,
+        work, judge = self._work, self._forwards.judge
+        findings = self._ready + make_witnesses(
+            judge, work.dataset, self._broken, work.threat_model, self._micro_batch_size, self._device
         )
-        findings = self._ready
-        for (found, _, outcome, _), witness in zip(self._broken, witnesses, strict=True):
-            point = compact(witness.point.numpy())
-            by = Broken(outcome.target, outcome.restart, outcome.iteration, point, witness.lead)
-            findings.append(replace(found, broken=by))
         self._ready, self._broken = [], []
         self._handed_on = time.monotonic()
         return findings

@@ -4,71 +4,38 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from robustzoo.attacks.frozen import frozen
-from robustzoo.attacks.protocols import RANDOM_MODELS
 from robustzoo.cards.evidence import Evidence, EvidenceError
-from robustzoo.cards.masking import masking_warning
-from robustzoo.data import DataError, Subset
-from robustzoo.evaluation import machine, micro_batch
-from robustzoo.evaluation.arguments import (
-    check_flag,
-    check_model,
-    check_name,
-    check_path,
-    check_placed,
-    check_progress,
-    check_protocol,
-    check_seed,
-    check_threat_model,
-    check_whole,
-    check_writable,
-)
-from robustzoo.evaluation.attack_run import attack_all
-from robustzoo.evaluation.cost import cost_line, passes_at_most
-from robustzoo.evaluation.engine import Forwards, Work, check_precision
-from robustzoo.evaluation.files import (
-    evidence_path,
+from robustzoo.cards.signs import masking_warning
+from robustzoo.errors import RobustzooError
+from robustzoo.evaluation import machine
+from robustzoo.evaluation.checks import check_arguments, check_writable
+from robustzoo.evaluation.journal import WAY_OUT, Journal, stored_key
+from robustzoo.evaluation.ledger import Ledger
+from robustzoo.evaluation.prepare import Prepared, ask, identify, prepare
+from robustzoo.evaluation.progress import Reporter, cost_line
+from robustzoo.evaluation.shards import Shard
+from robustzoo.evaluation.terms import (
+    evidence_of,
+    journal_key,
+    place_of,
     refuse_to_replace,
+    require_same_but_epsilon,
     reserved,
+    terms_of,
     with_witnesses,
     write_evidence,
 )
-from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
-from robustzoo.evaluation.guards import (
-    GuardError,
-    check_eval_mode,
-    check_labels,
-    outputs_note,
-    probe_images,
-    read_probe,
-)
-from robustzoo.evaluation.journal import WAY_OUT, Journal, stored_key
-from robustzoo.evaluation.ledger import Ledger
-from robustzoo.evaluation.prepare import choose_samples, identify, open_samples, state_digest, weights_hash
-from robustzoo.evaluation.progress import Reporter
-from robustzoo.evaluation.shards import Shard
-from robustzoo.evaluation.terms import (
-    carried_from,
-    evidence_of,
-    journal_key,
-    require_same_answers,
-    require_same_but_epsilon,
-    terms_of,
-)
-from robustzoo.evaluation.witnessing import BORDERLINE
-from robustzoo.evaluation.workers import refuse_in_worker
+from robustzoo.evaluation.witnessing import BORDERLINE, require_same_answers, successes_of
+from robustzoo.evaluation.workers import attack_all, refuse_in_worker
 from robustzoo.registry import ThreatModel
-
-__all__ = ["cost_line", "evaluate", "passes_at_most", "weights_hash"]
 
 
 def evaluate(
@@ -107,7 +74,7 @@ def evaluate(
     Args:
         model: any module from pixels x: (B, C, H, W) in [0, 1] to logits (B, K), in eval mode. It is left as
             it was.
-        data: a dataset name, a folder, a torch Dataset or a pair of tensors: see `samples.open_samples`.
+        data: a dataset name, a folder, a torch Dataset or a pair of tensors: see `data.samples.open_samples`.
         threat_model: for example "linf:8/255"; default: the model's own `.threat_model`.
         protocol: see `robustzoo.attacks.protocols.protocol`.
         n: evaluate a fixed random subset of this many images. Default: all.
@@ -132,7 +99,7 @@ def evaluate(
             once strict float32 confirms it, and the search goes on where it does not; recorded.
         compiled: search through torch.compile; recorded. What counts is decided by the model as it is.
         shard: "i/n" evaluates every n-th image from the i-th on, in the folder `out/shard-i-of-n`; its
-            Evidence is a part, to be merged by `merging.merge`.
+            Evidence is a part, to be merged by `shards.merge`.
         restart: compute anew: discard the journal that is there, and replace the finished result.
         smaller: the Evidence of the same evaluation at a smaller epsilon, with its witnesses: what it broke
             is broken here, and is not attacked again.
@@ -146,204 +113,156 @@ def evaluate(
         that was classified correctly and broken).
 
     Raises:
-        GuardError: the model would give a meaningless number, an argument is not what is expected, or `out`
-            holds another evaluation's result or journal under the same file name, or is being written by
-            another run.
+        RobustzooError: the model would give a meaningless number, what was asked for does not exist or is not
+            what is expected, `out` holds another evaluation's result or journal under the same file name or
+            is being written by another run, or a worker process failed.
         NonFiniteLogits: the model answers NaN or infinity for an image, clean or attacked.
-        DataError, MissingData, ThreatModelError, ProtocolError: what was asked for does not exist.
-        WorkerError: a worker process failed. On any error no Evidence is written; the journal stays.
+        MissingData: the data's files are not there.
+    On any error no Evidence is written; the journal stays.
     """
+    # ---- what was asked: refused before anything is read, computed or written -----------------------------
     refuse_in_worker()
-    check_model(model)
-    threat_model = check_threat_model(threat_model, model)
-    check_protocol(protocol, threat_model)
-    check_whole("n", n, 1, error=DataError)
-    check_seed(seed, optional=False)
-    check_whole("micro_batch_size", micro_batch_size, 1)
-    check_whole("workers", workers, 1, optional=False)
-    check_name(name)
-    check_progress(progress)
-    check_path("data_root", data_root)
-    check_path("out", out)
-    for label, flag in (("compiled", compiled), ("restart", restart)):
-        check_flag(label, flag)
-    shard = None if shard is None else Shard.parse(shard)
-    check_eval_mode(model)
-    device = machine.device_of(model) if device is None else machine.find_device(device)
-    check_placed(model, device)
-    check_precision(precision, device)
-    if smaller is not None and not isinstance(smaller, Evidence):
-        raise GuardError(f"smaller is a {type(smaller).__name__}; expected an Evidence, or None")
-    carried = carried_from(smaller, threat_model)
+    asked = ask(
+        model,
+        threat_model,
+        protocol,
+        n=n,
+        indices=indices,
+        seed=seed,
+        micro_batch_size=micro_batch_size,
+        workers=workers,
+        device=device,
+        data_root=data_root,
+        precision=precision,
+        compiled=compiled,
+    )
+    check_arguments(name=name, progress=progress, out=out, restart=restart, smaller=smaller)
+    part = None if shard is None else Shard.parse(shard)
+    carried = successes_of(smaller, asked.threat_model)
     if out is not None:
-        out = Path(out) if shard is None else shard.folder(Path(out))
+        out = Path(out) if part is None else part.folder(Path(out))
         check_writable(out)
     started, start = datetime.datetime.now(datetime.timezone.utc), time.perf_counter()
-    with (
-        reserved(out),
-        Reporter(progress) as reporter,
-        machine.strict_arithmetic(device),
-        machine.placed(model, device),
-        frozen(model),
-    ):
-        weights = state_digest(model)  # before the first forward, which may count itself in a buffer
-        dataset = open_samples(data, model, data_root)
-        reporter.say_all(dataset)
-        probe = probe_images(read_probe(dataset)).to(device)
-        num_classes = check_forward(
-            model, probe, gradients=protocol != "square", random=protocol == RANDOM_MODELS
-        )
-        if dataset.labels is not None:  # known without reading the images; else checked as they are read
-            check_labels(dataset.labels, num_classes, dataset.classes)
-        if (note := outputs_note(dataset.classes, num_classes)) is not None:
-            reporter.say(note)
-        work = Work(
-            dataset, protocol, threat_model, num_classes, int(seed), 1, str(device), precision, compiled
-        )
-        attacks = [attack.name for attack in work.protocol.attacks]  # refused before the images are read
-        subset = choose_samples(dataset, n, indices)
-        ids = subset.indices if shard is None else shard.part(subset.indices)
+    with reserved(out), Reporter(progress) as reporter, prepare(model, data, asked, reporter) as ready:
+        # ---- which evaluation this is, and what it goes on from -------------------------------------------
+        ids = ready.subset.indices if part is None else part.part(ready.subset.indices)
+        workers = min(int(workers), len(ids))
         identity = identify(model, name)
         if identity.warning is not None:
             reporter.warn(identity.warning)
-        path = None if out is None else evidence_path(out, protocol, dataset, subset)
-        place = None if path is None else path.with_suffix(".journal")
-        workers = min(int(workers), len(ids))
-        size = micro_batch_size
-        if size is None:
-            size = _known_micro_batch(smaller, *((None, None) if restart else (path, place)))
-        if size is None and shard is not None:
-            size = min(micro_batch.DEFAULT, len(subset))  # a trial on each shard's machine could differ
-        work, measured = _sized(work, size, workers, model, subset, reporter)
-        first = [dataset[i][0] for i in subset.indices[: work.micro_batch_size]]
-        check_micro_batch(
-            model,
-            first,
-            work.micro_batch_size,
-            device,
-            gradients=protocol != "square",
-            random=protocol == RANDOM_MODELS,
-        )
-        described = {"name": identity.name, "sha256": identity.sha256}
-        if identity.sha256 is None:  # so that no other weights of that name pass for these
-            described["weights"] = weights
-        terms = terms_of(described, work, subset, weights, shard, smaller)
-        answering = protocol != RANDOM_MODELS  # those answer anew each time
+        terms = terms_of(identity.described(ready.weights), ready, smaller, part)
+        path = None if out is None else place_of(terms, out)
+        size = micro_batch_size or _micro_batch_before(smaller, None if restart else path)
+        if size is None and part is not None:  # a trial on each shard's machine could differ
+            size = min(machine.DEFAULT_MICRO_BATCH, len(ready.subset))
+        ready = ready.sized(size, workers=workers, reporter=reporter)
+        terms["micro_batch_size"] = ready.work.micro_batch_size
         if smaller is not None:
             require_same_but_epsilon(smaller, terms)
-            if answering:
-                require_same_answers(smaller, model, dataset, device)
-        if path is not None:  # refused before the attack, whose hours would be lost
-            refuse_to_replace(path, terms)
+            _require_same_answers(smaller, ready)
+        if path is not None:
+            refuse_to_replace(path, terms)  # before the attack, whose hours would be lost
             if path.exists() and not restart:
-                finished = with_witnesses(path)
-                if answering:
-                    require_same_answers(finished, model, dataset, device)
-                reporter.say(
-                    f"{path} holds this evaluation already, and it was read; restart=True, on the command "
-                    "line --restart, computes it anew"
-                )
-                return finished
-        fingerprint = machine.fingerprint(device, work.micro_batch_size)
-        ledger = Ledger(ids, attacks, work.micro_batch_size, carried)
-        with Journal(place, journal_key(terms, weights, fingerprint), restart=restart) as journal:
-            _restore(ledger, journal)
-            journal.findings.clear()  # the ledger has them
-            if journal.sessions:
-                reporter.say(
-                    f"going on from {place}: {len(ids) - sum(ledger.left)} of {len(ids)} images done"
-                )
+                return _finished(path, ready, reporter)
+
+        # ---- the attack, from where the journal ends ------------------------------------------------------
+        fingerprint = machine.fingerprint(asked.device, ready.work.micro_batch_size)
+        ledger = Ledger(ids, ready.work.attacks, ready.work.micro_batch_size, carried)
+        key = journal_key(terms, ready.weights, fingerprint)
+        with Journal(None if path is None else path.with_suffix(".journal"), key, restart=restart) as journal:
+            _restore(ledger, journal, reporter)
             if not ledger.finished:
-                line = cost_line(model, dataset[ids[0]][0], work, sum(ledger.left), workers, measured)
-                try:
-                    reporter.say(line, "cost")
-                    attack_all(model, work, ledger, workers, reporter, journal.append, measured)
-                except BaseException as error:
-                    if journal.keeps:
-                        reporter.say(_kept(journal))
-                    elif isinstance(error, KeyboardInterrupt):
-                        reporter.say(
-                            "nothing was kept, for there is no `out` folder"
-                            if place is None
-                            else "nothing was found yet, so nothing was kept"
-                        )
-                    raise
-            masked = masking_warning(ledger.blind, ledger.correct)
-            if masked is not None:
+                with _telling_what_is_kept(journal, reporter):
+                    cost = cost_line(ready.work, sum(ledger.left), workers, ready.measured)
+                    reporter.say(cost, "cost")
+                    attack_all(model, ready.work, ledger, workers, reporter, journal.append, ready.measured)
+
+            # ---- the Evidence -----------------------------------------------------------------------------
+            if (masked := masking_warning(ledger.zero_gradients, ledger.correct)) is not None:
                 reporter.warn(masked)
             run = {
                 "started": started.isoformat(timespec="seconds"),
                 "wall_seconds": round(time.perf_counter() - start + journal.elapsed, 3),
                 **({"sessions": 1 + journal.sessions} if journal.sessions else {}),
-                "device": str(device),
+                "device": str(asked.device),
                 "threads": fingerprint["threads"],
                 "workers": workers,
                 "fingerprint": fingerprint,
                 "versions": machine.versions(),
-                "zero_gradients": dict(sorted(ledger.blind.items())),
+                "zero_gradients": dict(sorted(ledger.zero_gradients.items())),
             }
             evidence = evidence_of(terms, ledger, run)
             _note_borderline(evidence, reporter)
             if out is not None:
-                try:
+                with _telling_what_is_kept(journal, reporter, of_interrupts=False):
                     write_evidence(evidence, out)
-                except BaseException:  # of a full disk, for example
-                    if journal.keeps:
-                        reporter.say(_kept(journal))
-                    raise
             journal.remove()
         return evidence
 
 
-def _restore(ledger: Ledger, journal: Journal) -> None:
-    try:
-        ledger.restore(journal.findings)
-    except (ValueError, TypeError, LookupError) as error:
-        raise GuardError(
-            f"{journal.path} would be continued, but what it holds is not of this evaluation: {error}. "
-            f"{WAY_OUT}"
-        ) from error
-
-
-def _kept(journal: Journal) -> str:
-    return f"what was found is kept in {journal.path}; the same command goes on from there"
-
-
-def _known_micro_batch(smaller: Evidence | None, finished: Path | None, journal: Path | None) -> int | None:
+def _micro_batch_before(smaller: Evidence | None, finished: Path | None) -> int | None:
     """The micro-batch of what this evaluation goes on from, if anything: a trial could give another one."""
     if smaller is not None:
         return smaller.doc["micro_batch_size"]
-    if finished is not None and finished.is_file():
+    if finished is None:
+        return None
+    if finished.is_file():
         with suppress(EvidenceError):  # which is said where it would be replaced
             return Evidence.load(finished).doc["micro_batch_size"]
-    key = None if journal is None else stored_key(journal)
+    key = stored_key(finished.with_suffix(".journal"))
     size = None if key is None else key.get("micro_batch_size")
     return size if isinstance(size, int) and size > 0 else None
 
 
-def _sized(
-    work: Work, size: int | None, workers: int, model: nn.Module, subset: Subset, reporter: Reporter
-) -> tuple[Work, tuple[float, float]]:
-    """The work at the micro-batch that was asked for, or else found by trial, as far as it fits into the
-    memory that the workers share; and the seconds of a forward and a backward of it."""
-    device, image = torch.device(work.device), work.dataset[subset.indices[0]][0]
-    forwards = Forwards(model, work.precision, work.compiled, device)
-    gradients = passes_at_most(work.protocol)[1] > 0
-    with forwards.searching():
-        if size is None:
-            size = micro_batch.find(forwards.search, image, len(subset), device)
-        fitting = micro_batch.within_memory(
-            forwards.judge, image, int(size), device, workers, gradients=gradients
-        )
-        fitting, measured = micro_batch.fit(forwards.search, image, fitting, device, gradients=gradients)
-    if fitting < size:
-        reporter.say(f"micro-batch {size} does not fit into the memory of {device}: {fitting} is used")
-    if fitting > len(subset):
+def _require_same_answers(evidence: Evidence, ready: Prepared) -> None:
+    if ready.asked.protocol.draws == 1:  # random models answer anew each time
+        require_same_answers(evidence, ready.model, ready.dataset, ready.asked.device)
+
+
+def _finished(path: Path, ready: Prepared, reporter: Reporter) -> Evidence:
+    found = with_witnesses(path)
+    _require_same_answers(found, ready)
+    reporter.say(
+        f"{path} holds this evaluation already, and it was read; restart=True, on the command "
+        "line --restart, computes it anew"
+    )
+    return found
+
+
+def _restore(ledger: Ledger, journal: Journal, reporter: Reporter) -> None:
+    """Enter what the journal holds into the ledger, which then has it alone."""
+    try:
+        ledger.restore(journal.findings)
+    except (ValueError, TypeError, LookupError) as error:
+        raise RobustzooError(
+            f"{journal.path} would be continued, but what it holds is not of this evaluation: {error}. "
+            f"{WAY_OUT}"
+        ) from error
+    journal.findings.clear()
+    if journal.sessions:
         reporter.say(
-            f"micro-batch {fitting} is larger than the {len(subset)} images: the rest of each batch is "
-            "padding, which costs time and changes nothing"
+            f"going on from {journal.path}: {len(ledger.ids) - sum(ledger.left)} of {len(ledger.ids)} images "
+            "done"
         )
-    return replace(work, micro_batch_size=fitting), measured
+
+
+@contextmanager
+def _telling_what_is_kept(
+    journal: Journal, reporter: Reporter, *, of_interrupts: bool = True
+) -> Iterator[None]:
+    """Where the block fails (or is interrupted, or the disk is full), say what is kept, and where."""
+    try:
+        yield
+    except BaseException as error:
+        if journal.keeps:
+            reporter.say(f"what was found is kept in {journal.path}; the same command goes on from there")
+        elif of_interrupts and isinstance(error, KeyboardInterrupt):
+            reporter.say(
+                "nothing was kept, for there is no `out` folder"
+                if journal.path is None
+                else "nothing was found yet, so nothing was kept"
+            )
+        raise
 
 
 def _note_borderline(evidence: Evidence, reporter: Reporter) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robustzoo.evaluation.guards import GuardError, input_shape, probe_images
+from robustzoo.data.samples import input_shape
+from robustzoo.errors import RobustzooError
+from robustzoo.evaluation.checks import probe_images
 from robustzoo.evaluation.machine import ran_out_of_memory
 
 # Two forwards of the same sample may differ by rounding (another batch shape picks another kernel): by this
@@ -31,38 +33,45 @@ def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True, random
             sample's logits do not depend on its batch cannot be told then, and is not checked.
 
     Raises:
-        GuardError: the model states another input_shape; the forward fails or writes into its input; its
+        RobustzooError: the model states another input_shape; the forward fails or writes into its input; its
             output is not float32 (B, K) with K >= 2; rows are probabilities; logits are not finite; two calls
             differ; a sample's logits depend on its batch; there is no gradient, or the forward that records
             gradients gives other logits.
     """
     expected = input_shape(model)
     if expected is not None and tuple(x.shape[1:]) != expected:
-        raise GuardError(
+        raise RobustzooError(
             f"the images have shape {tuple(x.shape[1:])}, but the model expects {expected} (channels, "
             "height, width); expected data of the model's shape: evaluate it on the dataset it was made for. "
             "Folders of images are read as RGB: a model of one channel must reduce them in its forward"
         )
     logits = _forward(model, x)
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(x):
-        raise GuardError(_no_logits(logits, len(x)))
+        raise RobustzooError(_no_logits(logits, len(x)))
     num_classes = logits.shape[1]
     if num_classes < 2:
-        raise GuardError(
+        raise RobustzooError(
             "the model has 1 output; expected K >= 2 logits: for a single logit z, return (0, z)"
         )
     if logits.dtype != torch.float32:
-        raise GuardError(
+        raise RobustzooError(
             f"the model returned {logits.dtype}; expected float32, since verdicts are decided in it: use "
             "model.float() and switch autocast off"
         )
     if not logits.isfinite().all():
-        raise GuardError(
+        masked = (logits == -torch.inf).all(0)
+        if masked.any() and logits[:, ~masked].isfinite().all():
+            raise RobustzooError(
+                f"{int(masked.sum())} of the model's {num_classes} logits are minus infinity for every "
+                "image; expected finite ones, since no loss of an attack can compute with these: leave "
+                "masked classes out, or mask them with a large negative number, such as -1e4"
+            )
+        raise RobustzooError(
             "the model returned NaN or infinite logits for clean images; expected finite ones: check the "
             "weights (a broken checkpoint, or an overflow in the model)"
         )
     if (logits >= 0).all() and ((logits.sum(1) - 1).abs() < 1e-4).all():
-        raise GuardError(
+        raise RobustzooError(
             "the model's rows are non-negative and sum to 1, which is a softmax; expected logits: return the "
             "scores before the softmax (saturated probabilities hide the gradient and fake robustness)"
         )
@@ -90,9 +99,9 @@ def check_micro_batch(
         gradients, random: as of `check_forward`.
 
     Raises:
-        GuardError: the model answers otherwise there than for four images, or by what else is in the batch;
-            its gradient is another one, or missing. (Where that shape does not fit into memory the next
-            smaller one is tried, as the attacks then do.)
+        RobustzooError: the model answers otherwise there than for four images, or by what else is in the
+            batch; its gradient is another one, or missing. (Where that shape does not fit into memory the
+            next smaller one is tried, as the attacks then do.)
     """
     try:
         _check_shape(model, images, size, device, gradients=gradients, random=random)
@@ -120,7 +129,7 @@ def _check_shape(
     for answer in (logits, again):
         if not isinstance(answer, Tensor) or answer.shape != (size, expected.shape[1]):
             shape = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
-            raise GuardError(
+            raise RobustzooError(
                 f"the model's output has shape {shape}; expected ({size}, {expected.shape[1]}), as for four "
                 "images: make the forward independent of the size of the batch"
             )
@@ -150,21 +159,21 @@ _RECORDED = (
 
 
 def _check_same(found: Tensor, expected: Tensor, scale: Tensor, when: str, advice: str) -> None:
-    """Raise GuardError unless two answers (B, K) to the same images differ by rounding alone.
+    """Raise RobustzooError unless two answers (B, K) to the same images differ by rounding alone.
 
     scale: from `_scale`, of all images that are compared.
     """
     change = (found - expected).abs()
     if not (change <= _SAME * scale + _ROUNDED * expected.abs()).all():
         share = float((change / (scale + expected.abs() * (_ROUNDED / _SAME)).clamp_min(_TINY)).max())
-        raise GuardError(
+        raise RobustzooError(
             f"logits of the same image change {when} by {float(change.max()):.2g}, {share:.2g} of what "
             f"separates classes; {advice}"
         )
     top = expected.topk(2, dim=1).values
     tied = top[:, 0] - top[:, 1] <= _SAME * scale + _TIED * top.abs().amax(1)
     if ((found.argmax(1) != expected.argmax(1)) & ~tied).any():
-        raise GuardError(f"the predicted class of the same image changes {when}; {advice}")
+        raise RobustzooError(f"the predicted class of the same image changes {when}; {advice}")
 
 
 _TINY = torch.finfo(torch.float32).tiny
@@ -225,21 +234,25 @@ def _forward(model: nn.Module, x: Tensor) -> Any:
 def _check_unchanged(given: Tensor, x: Tensor) -> None:
     """`given` is what a forward got as a copy of x: what it writes there would move the attacked point."""
     if not torch.equal(given, x):
-        raise GuardError(
+        raise RobustzooError(
             "the forward changes its input in place; expected it to leave the pixels as they are, since the "
             "attacks go on from them: use x = x - mean instead of x.sub_(mean), and likewise for mul_, "
             "clamp_ and assignments to x[...] or x.data"
         )
 
 
-def _failure(x: Tensor, error: Exception) -> GuardError:
+def _failure(x: Tensor, error: Exception) -> RobustzooError:
     """What to say of a model that raised `error`, whatever it is but a full memory, on the images x."""
     if ran_out_of_memory(error):
         raise error
     said = str(error).strip().removesuffix(".") or type(error).__name__
     if said.startswith("Guard failed"):  # of torch.export, which holds an axis for constant unless told
         said += ". It was exported for inputs of one shape: export it with dynamic_shapes for the batch"
-    return GuardError(
+    if x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
+        said += ". The images look like (height, width, channels): pass images.permute(0, 3, 1, 2)"
+    if any(word in said for word in ("Half", "BFloat16", "Double", "double")):
+        said += ". Weights of another precision than float32: use model.float()"
+    return RobustzooError(
         f"the model fails on a float32 batch of shape {tuple(x.shape)} in [0, 1] on {x.device}: "
         f"{said}. Expected a module from pixels to logits: wrap what it needs "
         "(resizing, channels, dtype) into its forward"
@@ -262,7 +275,7 @@ def _check_gradient(model: nn.Module, x: Tensor, expected: Tensor, scale: Tensor
     _check_unchanged(pixels.detach(), x)
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     if shape != (len(x), expected.shape[1]):
-        raise GuardError(
+        raise RobustzooError(
             f"the model returned logits {shape} where gradients are recorded and {tuple(expected.shape)} "
             "elsewhere; expected one forward for both"
         )
@@ -277,13 +290,13 @@ def _check_gradient(model: nn.Module, x: Tensor, expected: Tensor, scale: Tensor
         except Exception as error:
             raise _failure(x, error) from error
     if gradient is None:
-        raise GuardError(
+        raise RobustzooError(
             "the logits have no gradient with respect to the pixels; expected a differentiable forward: "
             "remove no_grad, detach and conversions to numpy, or use the protocol `square`"
         )
     gradient = gradient[: len(expected)]
     if not gradient.isfinite().all():
-        raise GuardError(
+        raise RobustzooError(
             "the gradient of the logits is not finite on clean images; expected finite values: look for "
             "sqrt, log or a division at zero in the forward"
         )
@@ -291,12 +304,12 @@ def _check_gradient(model: nn.Module, x: Tensor, expected: Tensor, scale: Tensor
 
 
 def _check_same_gradient(found: Tensor, expected: Tensor, size: int) -> None:
-    """Raise GuardError where most gradients (B, C, H, W) are others in a batch of `size` than alone."""
+    """Raise RobustzooError where most gradients (B, C, H, W) are others in a batch of `size` than alone."""
     change, length = (g.double().flatten(1).norm(dim=1) for g in (found - expected, expected))
     apart = change > _SAME_GRADIENT * length
     if 2 * int(apart.sum()) > len(apart):
         hidden = " (zero)" if not found.any() else ""
-        raise GuardError(
+        raise RobustzooError(
             f"the gradient is another one{hidden} in a batch of {size}, the micro-batch of this run, than in "
             "a batch of four; expected the same, or the attacks search on another model than the one that is "
             "judged: make the forward independent of the size of the batch"

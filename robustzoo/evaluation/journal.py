@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from robustzoo import atomic_files
-from robustzoo.evaluation.files import differing_terms
-from robustzoo.evaluation.guards import GuardError
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.ledger import Finding, decode, encode
+from robustzoo.evaluation.terms import differing_terms
 
 _MAGIC = b"robustzoo journal 1\n"
 _FRAME = struct.Struct("<II")  # length and CRC-32 of the content
@@ -47,7 +47,7 @@ class Journal:
             that they took together.
 
     Raises:
-        GuardError: the file is no journal, or that of another evaluation.
+        RobustzooError: the file is no journal, or that of another evaluation.
     """
 
     def __init__(self, path: Path | None, key: dict[str, Any], *, restart: bool = False) -> None:
@@ -64,7 +64,7 @@ class Journal:
             try:
                 self._read(path)
             except OSError as error:
-                raise GuardError(
+                raise RobustzooError(
                     f"{path} would be continued, but it cannot be read ({error.strerror or error}): {WAY_OUT}"
                 ) from error
 
@@ -80,7 +80,7 @@ class Journal:
         """Add a batch; it is on the disk when the call returns.
 
         Raises:
-            GuardError: it cannot be written.
+            RobustzooError: it cannot be written.
         """
         if self.path is None or not findings:
             return
@@ -94,7 +94,7 @@ class Journal:
             os.fsync(self._stream.fileno())
         except OSError as error:
             self._let_go(self.path)
-            raise GuardError(
+            raise RobustzooError(
                 f"the journal {self.path} cannot be written ({error.strerror or error}); "
                 + (
                     "what it holds stays valid: make room there and run the same command again, and it goes "
@@ -149,24 +149,24 @@ class Journal:
     def _read(self, path: Path) -> None:
         refused = f"{path} would be continued, but"
         if not path.is_file():  # a pipe would hold the reader for ever
-            raise GuardError(f"{refused} it is no file: {WAY_OUT}")
+            raise RobustzooError(f"{refused} it is no file: {WAY_OUT}")
         with path.open("rb") as file:
             size = path.stat().st_size
             start = file.read(len(_MAGIC))
             if start != _MAGIC:
                 if _MAGIC.startswith(start.rstrip(b"\0")) and not _any_byte(file):
                     return  # cut short within its first bytes: nothing was in it
-                raise GuardError(f"{refused} it is no journal of this version: {WAY_OUT}")
+                raise RobustzooError(f"{refused} it is no journal of this version: {WAY_OUT}")
             frame = _next_frame(file, size)
             if frame is None:
                 if _torn_key(file):
                     return
-                raise GuardError(f"{refused} its beginning is damaged, which says whose it is: {WAY_OUT}")
+                raise RobustzooError(f"{refused} its beginning is damaged, which says whose it is: {WAY_OUT}")
             there = _key_in(frame)
             if there is None:
-                raise GuardError(f"{refused} it does not say whose it is: {WAY_OUT}")
+                raise RobustzooError(f"{refused} it does not say whose it is: {WAY_OUT}")
             if problem := differing_terms(there, self._key):
-                raise GuardError(f"{refused} it belongs to another evaluation: {problem}. {WAY_OUT}")
+                raise RobustzooError(f"{refused} it belongs to another evaluation: {problem}. {WAY_OUT}")
             self._end = file.tell()
             ends: dict[int, float] = {}
             while (frame := _next_frame(file, size)) is not None:

@@ -14,42 +14,47 @@ import numpy as np
 from robustzoo.attacks.clean_pass import Clean
 from robustzoo.cards.witnesses import Witnesses
 
-# Stage 0 classifies the clean image, stage k is the k-th member of the protocol.
+# Stage 0 classifies the clean image, stage k is the k-th attack of the protocol.
 CLEAN = 0
 _LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
-class Broken:
-    """A success: the attempt and iteration that found it, and the witness that it left.
+class Success:
+    """What broke a sample, from the attack to the Evidence.
 
-    point: (C, H, W) as `cards.witnesses.compact` keeps it, uint8 or float32. lead: by how much the best wrong
-    class leads in logits there.
+    stage, target, restart, iteration: the attempt and the iteration that found it; target: None for an
+    untargeted attack. point: (C, H, W), the float32 tensor that the attack found; once it is a witness, uint8
+    or float32 as `cards.witnesses.compact` keeps it. margin: by how much the best wrong class leads in logits
+    there, once it is a witness. epsilon: the smaller one, exact and as text, at which it was found on a
+    curve; else None.
     """
 
+    stage: int
     target: int | None
     restart: int
     iteration: int
-    point: np.ndarray
-    lead: float
+    point: Any
+    margin: float = 0.0
+    epsilon: str | None = None
 
 
 @dataclass(frozen=True)
 class Finding:
     """One stage's result for one sample.
 
-    size: the micro-batch shape it was computed at. clean: of stage 0 alone. forwards, backwards: passes of
-    this sample in this stage. blind: the member saw no gradient but zero.
+    micro_batch_size: the shape it was computed at. clean: of stage 0 alone. forwards, backwards: passes of
+    this sample in this stage. zero_gradients: the attack saw no gradient but zero. success: where it broke.
     """
 
     id: int
     stage: int
-    size: int
+    micro_batch_size: int
     forwards: int
     backwards: int = 0
-    blind: bool = False
+    zero_gradients: bool = False
     clean: Clean | None = None
-    broken: Broken | None = None
+    success: Success | None = None
 
 
 def encode(findings: Sequence[Finding], head: dict[str, Any]) -> bytes:
@@ -59,15 +64,15 @@ def encode(findings: Sequence[Finding], head: dict[str, Any]) -> bytes:
         row: dict[str, Any] = {
             "id": found.id,
             "stage": found.stage,
-            "size": found.size,
+            "size": found.micro_batch_size,
             "passes": [found.forwards, found.backwards],
-            "blind": found.blind,
+            "blind": found.zero_gradients,
         }
         if found.clean is not None:
             row["clean"] = [found.clean.label, found.clean.predicted, list(found.clean.targets)]
-        if found.broken is not None:
-            by = found.broken
-            row["broken"] = [by.target, by.restart, by.iteration, by.lead]
+        if found.success is not None:
+            by = found.success
+            row["broken"] = [by.target, by.restart, by.iteration, by.margin]
             row["point"] = [by.point.dtype.name, list(by.point.shape)]
             points.append(np.ascontiguousarray(by.point).tobytes())
         rows.append(row)
@@ -82,7 +87,7 @@ def decode(content: bytes) -> tuple[list[Finding], dict[str, Any]]:
     head = json.loads(content[_LENGTH.size : at])
     findings = []
     for row in head.pop("findings"):
-        clean = broken = None
+        clean = success = None
         if "clean" in row:
             label, predicted, targets = row["clean"]
             clean = Clean(row["id"], label, predicted, tuple(targets))
@@ -91,22 +96,13 @@ def decode(content: bytes) -> tuple[list[Finding], dict[str, Any]]:
             count = int(np.prod(shape))
             point = np.frombuffer(content, dtype, count, at).reshape(shape).copy()
             at += count * dtype.itemsize
-            target, restart, iteration, lead = row["broken"]
-            broken = Broken(target, restart, iteration, point, lead)
+            target, restart, iteration, margin = row["broken"]
+            success = Success(row["stage"], target, restart, iteration, point, margin)
         forwards, backwards = row["passes"]
         findings.append(
-            Finding(row["id"], row["stage"], row["size"], forwards, backwards, row["blind"], clean, broken)
+            Finding(row["id"], row["stage"], row["size"], forwards, backwards, row["blind"], clean, success)
         )
     return findings, head
-
-
-@dataclass(frozen=True)
-class Carried:
-    """What broke a sample at a smaller epsilon (exact, as text), and so at this one."""
-
-    attack: str
-    broken: Broken
-    epsilon: str
 
 
 @dataclass(slots=True)
@@ -114,13 +110,11 @@ class _Record:
     """One sample. stage: the next one to run, or the number of stages where nothing is left to do."""
 
     stage: int = CLEAN
-    size: int = 0
+    micro_batch_size: int = 0
     forwards: int = 0
     backwards: int = 0
     clean: Clean | None = None
-    attack: str | None = None
-    broken: Broken | None = None
-    epsilon: str | None = None
+    success: Success | None = None
 
 
 @dataclass
@@ -129,7 +123,7 @@ class Ledger:
 
     Args:
         ids: the samples of this evaluation (or shard).
-        attacks: names of the protocol's members, in order.
+        attacks: their names in the protocol, in order.
         micro_batch_size: the shape that was asked for.
         carried: sample id -> what broke it at a smaller epsilon.
 
@@ -142,20 +136,20 @@ class Ledger:
     ids: Sequence[int]
     attacks: Sequence[str]
     micro_batch_size: int
-    carried: Mapping[int, Carried] = field(default_factory=dict)
+    carried: Mapping[int, Success] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         stages = 1 + len(self.attacks)
-        self._records = {int(i): _Record(size=self.micro_batch_size) for i in self.ids}
+        self._records = {int(i): _Record(micro_batch_size=self.micro_batch_size) for i in self.ids}
         self.queues: list[deque[int]] = [deque() for _ in range(stages)]
         self.queues[CLEAN].extend(self._records)
         self.left, self.done = [0] * stages, [0] * stages
         self.left[CLEAN] = len(self._records)
-        self.blind: Counter[str] = Counter()
+        self.zero_gradients: Counter[str] = Counter()
         self.correct = self.robust = 0
 
     def name(self, stage: int) -> str:
-        """For people: "clean", or the member's name."""
+        """For people: "clean", or the attack's name."""
         return "clean" if stage == CLEAN else self.attacks[stage - 1]
 
     def add(self, found: Finding) -> None:
@@ -175,14 +169,14 @@ class Ledger:
         self.done[found.stage] += 1
         record.forwards += found.forwards
         record.backwards += found.backwards
-        record.size = min(record.size, found.size)
-        if found.blind:
-            self.blind[self.name(found.stage)] += 1
+        record.micro_batch_size = min(record.micro_batch_size, found.micro_batch_size)
+        if found.zero_gradients:
+            self.zero_gradients[self.name(found.stage)] += 1
         record.stage += 1
         if found.clean is not None:
             self._classify(record, found.clean)
-        elif found.broken is not None:
-            record.attack, record.broken = self.name(found.stage), found.broken
+        elif found.success is not None:
+            record.success = found.success
             self.robust -= 1
             record.stage = len(self.queues)
         if record.stage < len(self.queues):
@@ -195,12 +189,11 @@ class Ledger:
             record.stage = len(self.queues)
             return
         self.correct += 1
-        if clean.id not in self.carried:
+        record.success = self.carried.get(clean.id)
+        if record.success is None:
             self.robust += 1
-            return
-        carried = self.carried[clean.id]
-        record.attack, record.broken, record.epsilon = carried.attack, carried.broken, carried.epsilon
-        record.stage = len(self.queues)
+        else:
+            record.stage = len(self.queues)
 
     def restore(self, findings: Sequence[Finding]) -> None:
         """Enter what an earlier session found, before anything is handed out. Raises: as `add`."""
@@ -243,7 +236,7 @@ class Ledger:
     def samples(self) -> Iterator[dict[str, Any]]:
         """Every sample as Evidence states it, once all are finished."""
         for i, record in self._records.items():
-            clean, by = record.clean, record.broken
+            clean, by = record.clean, record.success
             assert clean is not None  # every sample has been through stage 0
             stated: dict[str, Any] = {
                 "id": i,
@@ -254,23 +247,23 @@ class Ledger:
             }
             if by is not None:
                 stated["broken_by"] = {
-                    "attack": record.attack,
+                    "attack": self.name(by.stage),
                     "target": by.target,
                     "restart": by.restart,
                     "iteration": by.iteration,
-                    **({} if record.epsilon is None else {"epsilon": record.epsilon}),
+                    **({} if by.epsilon is None else {"epsilon": by.epsilon}),
                 }
-            if record.size < self.micro_batch_size:
-                stated["micro_batch_size"] = record.size
+            if record.micro_batch_size < self.micro_batch_size:
+                stated["micro_batch_size"] = record.micro_batch_size
             yield stated
 
     def hand_over_witnesses(self, image_shape: Sequence[int]) -> Witnesses:
         """The points that fooled the model; the last that is asked of a ledger, which lets go of them."""
-        broken = [(i, r.broken) for i, r in self._records.items() if r.broken is not None]
+        found = [(i, r.success) for i, r in self._records.items() if r.success is not None]
         self._records.clear()
         return Witnesses.of(
-            [i for i, _ in broken],
-            [by.point for _, by in broken],
-            [by.lead for _, by in broken],
+            [i for i, _ in found],
+            [by.point for _, by in found],
+            [by.margin for _, by in found],
             image_shape,
         )

@@ -1,4 +1,5 @@
-"""What a person sees while an evaluation runs: a bar on a terminal, now and then a line in a log."""
+"""What a person sees of an evaluation: what it costs at most, before it starts, and while it runs a bar on a
+terminal, now and then a line in a log."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TextIO
 
@@ -14,10 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
+from robustzoo.attacks.protocols import Protocol
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.data import ImageDataset
-from robustzoo.evaluation.guards import EvaluationWarning
-from robustzoo.streams import UnfailingStream
+from robustzoo.evaluation.checks import EvaluationWarning
+from robustzoo.evaluation.engine import Work, passes_at_most
+from robustzoo.evaluation.ledger import CLEAN, Finding, Ledger
+from robustzoo.streams import UnfailingStream, duration
 
 # Seconds between two lines where there is no terminal.
 _QUIET_SECONDS = 20.0
@@ -69,7 +73,7 @@ class Reporter:
             self._bar.stop()
 
     def _break_silence(self) -> None:
-        """Repeat where things stand in a log that has been silent for long: one member's attack on a large
+        """Repeat where things stand in a log that has been silent for long: one attack on a large
         network may take hours before the first sample is through."""
         while not self._ended.wait(min(_SILENT_SECONDS / 4, 1.0)):
             now = time.monotonic()
@@ -148,15 +152,94 @@ def estimate(seconds: float) -> str:
     return duration(seconds) if seconds < 1 else f"about {duration(seconds)}"
 
 
-def duration(seconds: float) -> str:
-    """`seconds` as people say it: under 1 s, 4.2 s, 12 s, 3 min 20 s, 2 h 5 min."""
-    if seconds < 1:
-        return "under 1 s"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 120:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+def cost_line(work: Work, count: int, workers: int, measured: tuple[float, float]) -> str:
+    """What the run costs at most, in passes and in seconds.
+
+    Args:
+        measured: seconds of a forward and of a backward of a micro-batch, from a trial.
+    """
+    forwards, backwards = passes_at_most(work.protocol)
+    seconds = seconds_at_most((forwards, backwards), count, work, workers, measured)
+    return (
+        f"{work.protocol.name} on {count} images: at most {count * forwards:,} forwards and "
+        f"{count * backwards:,} backwards, {estimate(seconds)} if all stay robust "
+        f"({workers} process{'es, their start aside' if workers > 1 else ''}, "
+        f"micro-batch {work.micro_batch_size}, {work.device})"
+    )
+
+
+def seconds_at_most(
+    passes: tuple[int, int], count: int, work: Work, workers: int, measured: tuple[float, float]
+) -> float:
+    """What `count` samples of so many (forwards, backwards) each take; `measured`: of a micro-batch."""
+    batches = max(count / work.micro_batch_size / workers, 1.0)  # one that is mostly padding costs as much
+    return (passes[0] * measured[0] + passes[1] * measured[1]) * batches
+
+
+class Pace:
+    """Follows the findings of a ledger and tells a reporter.
+
+    Args:
+        lanes: samples that are attacked at a time, over all processes.
+        at_most: seconds that so many samples take in all attacks, if nothing breaks them; said once, when the
+            clean pass has told how many there are.
+        clock: seconds since any moment.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        protocol: Protocol,
+        reporter: Reporter,
+        lanes: int,
+        at_most: Callable[[int], float] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger, self._reporter, self._lanes, self._clock = ledger, reporter, lanes, clock
+        self._at_most = at_most if ledger.left[CLEAN] else None
+        # A backward pass takes about as long as a forward: close enough for a time that is an upper bound.
+        costs = [protocol.draws, *(sum(attack.passes) for attack in protocol.attacks)]
+        # What a sample costs from a stage to the end, if nothing breaks it.
+        self._to_the_end = [sum(costs[stage:]) for stage in range(len(costs))]
+        self._spent, self._start = 0, clock()
+        self._end: float | None = None
+        self._before = list(ledger.done)
+        self._begun: dict[int, float] = {}
+
+    def show(self, findings: Sequence[Finding]) -> None:
+        """Report where things stand after a batch of findings, which the ledger has."""
+        if not findings:
+            return
+        ledger, now, stage = self._ledger, self._clock(), findings[-1].stage
+        self._spent += sum(found.forwards + found.backwards for found in findings)
+        begun = self._begun.setdefault(stage, self._start if stage == CLEAN else now)
+        done = ledger.done[stage]
+        seconds, fresh = now - begun, done - self._before[stage]
+        total = done + sum(ledger.left[: stage + 1])
+        # What is in the lanes has taken its time and is not counted yet. Until a batch's worth of samples is
+        # through, that is nearly everything, and the estimate from before this stage is the better one.
+        if stage != CLEAN and fresh >= min(self._lanes, total - self._before[stage]):
+            left = sum(n * cost for n, cost in zip(ledger.left, self._to_the_end, strict=True))
+            self._end = now + (now - self._start) * left / self._spent
+        if self._at_most is not None and not ledger.left[CLEAN]:
+            self._say_after_clean(self._at_most, now)
+        self._reporter.update(
+            ledger.name(stage),
+            done,
+            total,
+            robust=ledger.robust,
+            of=ledger.done[CLEAN],
+            rate=fresh / seconds if seconds > 0 else None,
+            seconds_left=None if self._end is None else max(self._end - now, 0.0),
+        )
+
+    def _say_after_clean(self, at_most: Callable[[int], float], now: float) -> None:
+        """Only now is it known how many samples there are to attack."""
+        count, self._at_most = sum(self._ledger.left), None
+        if self._end is None and count:
+            seconds = at_most(count)
+            self._end = now + seconds
+            self._reporter.say(
+                f"clean: {self._ledger.correct} of {self._ledger.done[CLEAN]} images are classified "
+                f"correctly; the attacks on {count} take {estimate(seconds)} if all stay robust"
+            )

@@ -1,9 +1,10 @@
-"""Several threat models: a curve over epsilon, or a table across norms."""
+"""Several evaluations at once: a curve over epsilon, a table across norms, and the ranks of a launcher."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from robustzoo import atomic_files
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.cards.statistics import Accuracy
-from robustzoo.evaluation.arguments import check_threat_model
-from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.ranks import evaluate_on_rank
-from robustzoo.evaluation.shards import Rank
+from robustzoo.errors import RobustzooError
+from robustzoo.evaluation.checks import check_threat_model
+from robustzoo.evaluation.evaluate import evaluate
+from robustzoo.evaluation.shards import Rank, Shard, join
+from robustzoo.evaluation.terms import place_of, reserved, with_witnesses, write_evidence
 from robustzoo.registry import ThreatModel
+
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,7 @@ class Curve:
         rows = [("0 (clean)", first.clean_accuracy)]
         rows += [(point.threat_model.epsilon_text, point.robust_accuracy) for point in self.points]
         title = f"{first.doc['model']['name']}, {first.threat_model.norm}, {first.doc['protocol']['name']}"
-        wide = max(len(epsilon) for epsilon, _ in rows) + 2
-        lines = [title, f"{'epsilon':<{wide}}accuracy", *(f"{e:<{wide}}{a}" for e, a in rows)]
-        return "\n".join([*part_note(first), *lines])
+        return "\n".join([*_part_note(first), title, *_lines("epsilon", rows)])
 
 
 def evaluate_curve(
@@ -83,28 +85,23 @@ def evaluate_curve(
         The curve; None on a rank other than 0.
 
     Raises:
-        GuardError: no epsilon, or one given twice; otherwise as `evaluate`.
+        RobustzooError: no epsilon, or one given twice; otherwise as `evaluate`.
         ThreatModelError: an epsilon that is none.
     """
     norm = check_threat_model(threat_model, model).norm
     if not all(str(e).strip() for e in epsilons):
-        raise GuardError(f"epsilons are {','.join(epsilons)!r}; expected numbers with one comma between two")
+        raise RobustzooError(
+            f"epsilons are {','.join(epsilons)!r}; expected numbers with one comma between two"
+        )
     chosen = sorted((ThreatModel.parse(f"{norm}:{e}") for e in epsilons), key=lambda t: t.epsilon)
     if not chosen or len({t.epsilon for t in chosen}) < len(chosen):
-        raise GuardError(
+        raise RobustzooError(
             f"epsilons are {', '.join(epsilons) or 'empty'}; expected each once, and at least one"
         )
-    points, smaller = [], None
-    for threat in chosen:
-        smaller, whole = evaluate_one(
-            rank, model, data, threat, protocol, out=out, smaller=smaller, **options
-        )
-        points.append(whole)
-    if any(point is None for point in points):
-        return None
-    curve = Curve(tuple(points))
-    if out is not None and not curve.points[0].is_shard:
-        write_table(curve.to_json(), Path(out) / f"curve-{norm}.json")
+    points = _each(chosen, rank, (model, data), protocol, out, options, carry=True)
+    curve = None if points is None else Curve(points)
+    if curve is not None and out is not None and options.get("shard") is None:
+        _write_table(curve.to_json(), Path(out) / f"curve-{norm}.json")
     return curve
 
 
@@ -139,14 +136,7 @@ class CrossNorm:
         rows += [(str(one.threat_model), one.robust_accuracy) for one in self.evidence]
         rows.append(("all of them", self.union))
         title = f"{first.doc['model']['name']}, {first.doc['protocol']['name']}"
-        return "\n".join([*part_note(first), title, *_table(rows)])
-
-
-def _table(rows: Sequence[tuple[str, Accuracy]]) -> list[str]:
-    """The lines of the table; its first column is as wide as its longest name."""
-    head = "threat model"
-    wide = max(len(head), *(len(name) for name, _ in rows)) + 2
-    return [f"{head:<{wide}}accuracy", *(f"{name:<{wide}}{accuracy}" for name, accuracy in rows)]
+        return "\n".join([*_part_note(first), title, *_lines("threat model", rows)])
 
 
 def evaluate_threat_models(
@@ -172,45 +162,44 @@ def evaluate_threat_models(
         The table; None on a rank other than 0.
 
     Raises:
-        GuardError: none, or one given twice; otherwise as `evaluate`.
+        RobustzooError: none, or one given twice; otherwise as `evaluate`.
     """
     chosen = [ThreatModel.parse(threat) for threat in threat_models]
     if not chosen or len(set(chosen)) < len(chosen):
-        raise GuardError(
+        raise RobustzooError(
             f"threat models are {', '.join(map(str, threat_models)) or 'empty'}; expected each once, and at "
             "least one"
         )
-    found = []
-    for threat in chosen:
-        _, whole = evaluate_one(rank, model, data, threat, protocol, out=out, **options)
-        found.append(whole)
-    if any(one is None for one in found):
-        return None
-    table = CrossNorm(tuple(found))
-    if out is not None and not table.evidence[0].is_shard:
-        write_table(table.to_json(), Path(out) / "cross-norm.json")
+    found = _each(chosen, rank, (model, data), protocol, out, options)
+    table = None if found is None else CrossNorm(found)
+    if table is not None and out is not None and options.get("shard") is None:
+        _write_table(table.to_json(), Path(out) / "cross-norm.json")
     return table
 
 
-def evaluate_one(
+def _each(
+    threat_models: Sequence[ThreatModel],
     rank: Rank | None,
-    model: nn.Module,
-    data: Any,
-    threat_model: ThreatModel,
+    measured: tuple[nn.Module, Any],
     protocol: str,
-    *,
     out: str | Path | None,
-    **options: Any,
-) -> tuple[Evidence, Evidence | None]:
-    """`evaluate_on_rank` under one of several threat models, which have the folder `out` in common.
+    options: dict[str, Any],
+    *,
+    carry: bool = False,
+) -> tuple[Evidence, ...] | None:
+    """`evaluate_on_rank` under each, in the folder of each below `out`; None on a rank other than 0.
 
     Args:
-        model, data, protocol, options: as of `evaluate`.
-
-    Returns, raises: as `evaluate_on_rank`.
+        measured: model and data.
+        carry: what one broke counts as broken under the next.
     """
-    place = None if out is None else folder_of(threat_model, Path(out))
-    return evaluate_on_rank(rank, model, data, threat_model, protocol, out=place, **options)
+    found, mine = [], None
+    for threat_model in threat_models:
+        place = None if out is None else folder_of(threat_model, Path(out))
+        more = {**options, "smaller": mine} if carry else options
+        mine, whole = evaluate_on_rank(rank, *measured, threat_model, protocol, out=place, **more)
+        found.append(whole)
+    return None if any(whole is None for whole in found) else tuple(found)
 
 
 def folder_of(threat_model: ThreatModel, out: Path) -> Path:
@@ -218,12 +207,75 @@ def folder_of(threat_model: ThreatModel, out: Path) -> Path:
     return out / f"{threat_model.norm}-{threat_model.epsilon_text.replace('/', '_')}"
 
 
-def part_note(first: Evidence) -> list[str]:
+def _part_note(first: Evidence) -> list[str]:
     """The lines that head a table whose rows are shards; none for whole results."""
     problem = shard_problem(first.doc)
     return [] if problem is None else [f"PART OF A RESULT: {problem}", ""]
 
 
-def write_table(document: dict[str, Any], path: Path) -> None:
-    """Write a table of several evaluations as JSON."""
+def _lines(head: str, rows: Sequence[tuple[str, Accuracy]]) -> list[str]:
+    """The lines of a table; its first column is as wide as its longest name."""
+    wide = max(len(head), *(len(name) for name, _ in rows)) + 2
+    return [f"{head:<{wide}}accuracy", *(f"{name:<{wide}}{accuracy}" for name, accuracy in rows)]
+
+
+def _write_table(document: dict[str, Any], path: Path) -> None:
     atomic_files.write_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+def evaluate_on_rank(
+    rank: Rank | None,
+    *arguments: Any,
+    out: str | Path | None = None,
+    progress: bool | Callable[[dict], None] = True,
+    **options: Any,
+) -> tuple[Evidence, Evidence | None]:
+    """`evaluate` on this rank's share of the images; all ranks must be called alike.
+
+    Ranks speak through `out` alone, so that nothing but a common folder is needed. Their shards stay there:
+    one that an earlier launch finished is not computed again, one that it began goes on.
+
+    Args:
+        rank: this process among the launcher's; None is `evaluate` itself.
+        arguments, options: as of `evaluate`.
+        out: a folder that all ranks see.
+        progress: as of `evaluate`, on rank 0; the others are silent.
+
+    Returns:
+        This rank's own Evidence, and the whole Evidence on rank 0 (and without ranks), None on the others.
+
+    Raises:
+        RobustzooError: no `out`, a shard asked for beside the ranks', `restart` where a finished part lies,
+            or as `evaluate`.
+    """
+    if rank is None:
+        found = evaluate(*arguments, out=out, progress=progress, **options)
+        return found, found
+    if out is None:
+        raise RobustzooError(
+            f"{rank.count} ranks would each keep a part of the result in memory; expected a folder that all "
+            "of them see: out=..., on the command line --out DIR"
+        )
+    if options.get("shard") is not None:
+        raise RobustzooError(
+            "a shard and ranks were both given; expected --shard in single jobs, or a launcher"
+        )
+    out, shown = Path(out), progress if rank.index == 0 else False
+    place = rank.shard.folder(out)
+    if options.get("restart") and any((place / "evidence").glob("*.json")):
+        raise RobustzooError(
+            f"{place} holds a finished part, and ranks cannot tell the parts of this launch from older ones: "
+            f"delete the folders {out}/shard-*-of-{rank.count} first, or choose another folder"
+        )
+    options = {**options, "shard": rank.shard}
+    mine = evaluate(*arguments, out=out, progress=shown, **options)
+    if rank.index > 0:
+        return mine, None
+    paths = [place_of(mine.key(), Shard(i + 1, rank.count).folder(out)) for i in range(rank.count)]
+    # A rank that fails makes the launcher end this one too, so that the wait has an end.
+    while not all(path.exists() for path in paths):
+        time.sleep(_POLL_SECONDS)
+    whole = join([with_witnesses(path) for path in paths], paths)
+    with reserved(out):
+        write_evidence(whole, out)
+    return mine, whole

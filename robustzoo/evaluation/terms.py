@@ -1,39 +1,57 @@
-"""What an evaluation is: its terms, and what differs between two."""
+"""What an evaluation is: its terms, what differs between two, and the files that hold its result."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-from torch import nn
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import robustzoo
-from robustzoo.cards.evidence import Evidence
-from robustzoo.data import ImageDataset, Subset
-from robustzoo.evaluation.engine import Work
-from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.ledger import Broken, Carried, Ledger
-from robustzoo.evaluation.micro_batch import bounded
-from robustzoo.evaluation.shards import Shard
-from robustzoo.evaluation.witnessing import BORDERLINE, leads
-from robustzoo.registry import ThreatModel
+from robustzoo import atomic_files
+from robustzoo.cards.evidence import Evidence, EvidenceError
+from robustzoo.cards.witnesses import Witnesses
+from robustzoo.errors import RobustzooError
+from robustzoo.registry.catalog import OWN_DATA_MARK
+
+if TYPE_CHECKING:
+    from robustzoo.evaluation.ledger import Ledger
+    from robustzoo.evaluation.prepare import Prepared
+    from robustzoo.evaluation.shards import Shard
+
+# Terms that an Evidence states only where they are not the rule.
+_OPTIONAL = ("search", "smaller_epsilons", "shard")
+# What two epsilons of one curve share.
+CURVE = ("model", "protocol", "dataset", "seed", "micro_batch_size", "search", "shard")
+# What two models' results share that answer the same question, and how people call it.
+QUESTION = {
+    "dataset.digest": "images (digest)",
+    "dataset.indices": "positions",
+    "threat_model": "threat model",
+    "protocol": "protocol",
+    "dataset.num_classes": "number of classes",
+}
+_LONGEST_STEM = 150  # of a file's name without its ending; 255 bytes are the limit of most systems
+_WAYS_OUT = "choose another folder (out=..., on the command line --out DIR), or delete"
+
+
+# What an evaluation is ------------------------------------------------------------------------------------
 
 
 def terms_of(
-    model: dict[str, Any],
-    work: Work,
-    subset: Subset,
-    weights: str,
-    shard: Shard | None,
-    smaller: Evidence | None,
+    model: dict[str, Any], ready: Prepared, smaller: Evidence | None, part: Shard | None
 ) -> dict[str, Any]:
-    """Which evaluation this is, as Evidence states it: known before the attack.
+    """Which evaluation this is, as Evidence states it (see `Evidence.key`): known before the attack.
 
     Args:
-        model: {"name", "sha256"}. weights: digest of the weights in memory, for a shard.
+        model: {"name", "sha256"}.
         smaller: the Evidence that is carried over from a smaller epsilon.
+        part: what is evaluated of the images, where not all are.
     """
-    dataset = work.dataset
+    work, subset, dataset = ready.work, ready.subset, ready.dataset
     terms: dict[str, Any] = {
         "model": model,
         "threat_model": {"norm": work.threat_model.norm, "epsilon": work.threat_model.epsilon_text},
@@ -56,21 +74,31 @@ def terms_of(
     if smaller is not None:
         before = smaller.doc.get("smaller_epsilons", [])
         terms["smaller_epsilons"] = [*before, smaller.doc["threat_model"]["epsilon"]]
-    if shard is not None:
-        terms["shard"] = {"index": shard.index, "count": shard.count, "weights": weights}
+    if part is not None:
+        terms["shard"] = {"index": part.index, "count": part.count, "weights": ready.weights}
     return terms
 
 
 def journal_key(terms: dict[str, Any], weights: str, fingerprint: dict[str, Any]) -> dict[str, Any]:
     """What must be equal for an evaluation to go on from a journal: all that its result may depend on."""
-    optional = dict.fromkeys(("search", "smaller_epsilons", "shard"))
     return {
-        **optional,
-        **terms,
+        **whole_terms(terms),
         "weights": weights,
         "fingerprint": fingerprint,
         "robustzoo": robustzoo.__version__,
     }
+
+
+def shard_terms(shard: Evidence) -> dict[str, Any]:
+    """What all shards of one evaluation share: its terms but for the part, the weights included."""
+    terms = whole_terms(shard.key())
+    stated = terms.pop("shard")
+    return {**terms, "number of shards": stated["count"], "weights": stated["weights"]}
+
+
+def whole_terms(terms: dict[str, Any]) -> dict[str, Any]:
+    """With None for those that are not stated."""
+    return {**dict.fromkeys(_OPTIONAL), **terms}
 
 
 def evidence_of(terms: dict[str, Any], ledger: Ledger, run: dict[str, Any]) -> Evidence:
@@ -86,84 +114,164 @@ def evidence_of(terms: dict[str, Any], ledger: Ledger, run: dict[str, Any]) -> E
     return evidence
 
 
-def carried_from(smaller: Evidence | None, threat_model: ThreatModel) -> dict[int, Carried]:
-    """Sample id -> what broke it at the smaller epsilon of `smaller`, and so breaks it at this one.
+# What differs ---------------------------------------------------------------------------------------------
 
-    Raises:
-        GuardError: another norm, an epsilon that is not smaller, or an Evidence without its witnesses.
+
+def differences(
+    there: dict[str, Any], here: dict[str, Any], names: Iterable[str] | None = None
+) -> dict[str, tuple[Any, Any]]:
+    """Term -> both values, where they differ.
+
+    Args:
+        names: of the terms that count, "dataset.digest" for one within another; default: those of `here`.
     """
-    if smaller is None:
-        return {}
-    there = smaller.threat_model
-    if there.norm != threat_model.norm or there.epsilon >= threat_model.epsilon:
-        raise GuardError(
-            f"the smaller threat model is {there}; expected {threat_model.norm} below {threat_model}"
-        )
-    witnesses = smaller.witness_set
-    rows = {} if witnesses is None else {int(i): row for row, i in enumerate(witnesses.ids)}
-    carried = {}
-    for verdict in smaller.verdicts:
-        by = verdict.broken_by
-        if by is None:
-            continue
-        if witnesses is None or verdict.id not in rows:
-            raise GuardError(
-                f"the Evidence for {there} has no witness for sample {verdict.id}, which it calls broken; "
-                "expected its witness file beside it: measure it again"
-            )
-        row = rows[verdict.id]
-        found = Broken(
-            by.target, by.restart, by.iteration, witnesses.stored(row), float(witnesses.margins[row])
-        )
-        carried[verdict.id] = Carried(by.attack, found, by.epsilon or there.epsilon_text)
-    return carried
+    here = json.loads(json.dumps(here))
+    pairs = {name: (_term(there, name), _term(here, name)) for name in (here if names is None else names)}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def differing_terms(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """In words, in which terms of `here` two evaluations differ; empty where they agree."""
+    return "; ".join(_difference(name, *pair) for name, pair in differences(there, here).items())
 
 
 def require_same_but_epsilon(smaller: Evidence, terms: dict[str, Any]) -> None:
-    """Raise GuardError unless `smaller` differs from the evaluation of `terms` in its epsilon alone."""
-    there = smaller.key()
-    for term in ("model", "protocol", "dataset", "seed", "micro_batch_size", "search", "shard"):
-        if there.get(term) != terms.get(term):
-            raise GuardError(
-                f"the evaluation at {smaller.threat_model} differs from this one in its "
-                f"{term.replace('_', ' ')}; expected all but epsilon to be equal along a curve"
-            )
+    """Raise RobustzooError unless `smaller` differs from the evaluation of `terms` in its epsilon alone."""
+    for term in differences(smaller.key(), terms, CURVE):
+        raise RobustzooError(
+            f"the evaluation at {smaller.threat_model} differs from this one in its "
+            f"{term.replace('_', ' ')}; expected all but epsilon to be equal along a curve"
+        )
 
 
-def require_same_answers(
-    evidence: Evidence, model: nn.Module, dataset: ImageDataset, device: torch.device
-) -> None:
-    """Raise GuardError unless the model answers the images of an Evidence, and its witnesses, as it did.
+def _term(terms: dict[str, Any], name: str) -> Any:
+    first, _, second = name.partition(".")
+    return terms[first][second] if second else terms.get(first)
 
-    One forward an image and one a witness. Answers within BORDERLINE of a tie may be either.
+
+def _difference(term: str, there: Any, here: Any) -> str:
+    if term == "threat_model":
+        there, here = (
+            f"{t.get('norm')}:{t.get('epsilon')}" if isinstance(t, dict) else t for t in (there, here)
+        )
+    elif isinstance(there, dict) and isinstance(here, dict):
+        keys = [key for key in {**here, **there} if here.get(key) != there.get(key)]
+        return f"{term} differs in {', '.join(keys)}"
+    shown = ["none" if value is None else value for value in (there, here)]
+    return f"{term.replace('_', ' ')} {shown[0]} there, {shown[1]} here"
+
+
+# Its files ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def reserved(out: Path | None) -> Iterator[None]:
+    """Within the block no other run writes into `out/evidence`. Leaves no file or folder of its own behind.
+
+    Without a folder, on Windows, and on file systems that know no locks, nothing is held.
+
+    Raises:
+        RobustzooError: another run holds the folder.
+    """
+    if out is None:
+        yield
+        return
+    folder = (out / "evidence").absolute()
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        held = atomic_files.hold(folder)
+    except atomic_files.FolderInUse as error:
+        raise RobustzooError(
+            f"another evaluation is writing into {folder}; expected one at a time, since their files "
+            "would mix: wait for it, or choose another folder (out=..., on the command line --out DIR)"
+        ) from error
+    try:
+        yield
+    finally:
+        if held is not None:
+            (folder / atomic_files.LOCK).unlink(missing_ok=True)  # while it is held, so it is ours
+            held.close()
+        with suppress(OSError):  # the first that is not empty ends it
+            for place in made:
+                place.rmdir()
+
+
+def place_of(terms: dict[str, Any], out: Path) -> Path:
+    """The document's file: `out/evidence/<protocol>.<dataset>-<split>-<subset>.json`."""
+    dataset = terms["dataset"]
+    stem = f"{terms['protocol']['name']}.{dataset['id']}-{dataset['split']}-{dataset['subset']}"
+    name = re.sub(r"[^A-Za-z0-9._+-]", "_", stem)
+    # A digest tells apart what the file name cannot: other letters, and long names. (The colon of
+    # "folder:NAME" needs none: no other ids have it.)
+    if name != stem.replace(OWN_DATA_MARK, "_", 1) or len(name) > _LONGEST_STEM:
+        name = (
+            f"{name[:_LONGEST_STEM]}-{hashlib.sha256(stem.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+        )
+    return out / "evidence" / f"{name}.json"
+
+
+def refuse_to_replace(path: Path, terms: dict[str, Any]) -> None:
+    """Raise RobustzooError where `path` holds the result of another evaluation than that of `terms`.
 
     Args:
-        evidence: with its witness set, of this dataset. model: frozen, on the device.
+        terms: what `Evidence.key` says, with or without the schema.
     """
-    verdicts, witnesses = evidence.verdicts, evidence.witness_set
-    size = bounded(evidence.doc["micro_batch_size"], len(verdicts))
-    for start in range(0, len(verdicts), size):
-        part = verdicts[start : start + size]
-        ahead = leads(
-            model, torch.stack([dataset[v.id][0] for v in part]), [v.label for v in part], size, device
+    if not path.exists():
+        return
+    try:
+        there = Evidence.load(path, validate=False).key()
+    except EvidenceError as error:
+        raise RobustzooError(
+            f"{path} would be overwritten, and it is no Evidence that can be read ({error.problem}): "
+            f"{_WAYS_OUT} this file"
+        ) from error
+    if problem := differing_terms(there, whole_terms(terms)):
+        raise RobustzooError(
+            f"{path} holds the result of another evaluation, which would be lost: {problem}. "
+            f"Expected the same evaluation, or a new file: {_WAYS_OUT} this file and its witnesses"
         )
-        for verdict, lead in zip(part, ahead.tolist(), strict=True):
-            if abs(lead) > BORDERLINE and (lead < 0) != verdict.clean_correct:
-                raise _other(evidence, f"image {verdict.id}")
-    labels = {verdict.id: verdict.label for verdict in verdicts}
-    for start in range(0, 0 if witnesses is None else len(witnesses), size):
-        rows = range(start, min(start + size, len(witnesses)))
-        ids = [int(witnesses.ids[row]) for row in rows]
-        points = torch.from_numpy(witnesses.points(rows))
-        ahead = leads(model, points, [labels[i] for i in ids], size, device)
-        for i, lead in zip(ids, ahead.tolist(), strict=True):
-            if lead < -BORDERLINE:
-                raise _other(evidence, f"the stored witness of image {i}")
 
 
-def _other(evidence: Evidence, what: str) -> GuardError:
-    return GuardError(
-        f"the Evidence for {evidence.threat_model} that is there was measured on a model that answers {what} "
-        "otherwise than this one, whose weights are the same: was its code changed? Expected the model as it "
-        "was: measure again with restart=True (on the command line --restart), or in another folder"
-    )
+def write_evidence(evidence: Evidence, out: Path) -> Path:
+    """Write its witness set, then the document that names it, into `out/evidence`; returns the document's
+    path.
+
+    The document comes last, so that one that is there has its witnesses. Call it within `reserved(out)`.
+
+    Raises:
+        RobustzooError: the place is taken by the result of another evaluation; nothing is written.
+    """
+    path = place_of(evidence.key(), out)
+    refuse_to_replace(path, evidence.key())
+    if evidence.witness_set is not None and len(evidence.witness_set):
+        file = path.with_name(f"{path.stem}.witness.safetensors")
+        sha256 = evidence.witness_set.save(file)
+        stored = {"file": file.name, "sha256": sha256, "count": len(evidence.witness_set)}
+        evidence.doc["witnesses"] = stored
+    evidence.save(path)
+    return path
+
+
+def with_witnesses(path: Path) -> Evidence:
+    """The Evidence at `path` with its witness set, where it names one.
+
+    Raises:
+        EvidenceError: it cannot be read. RobustzooError: its witness file is missing or another one.
+    """
+    evidence = Evidence.load(path)
+    stated = evidence.doc["witnesses"]
+    if stated is None:
+        return evidence
+    try:
+        evidence.witness_set = Witnesses.load(
+            path.with_name(stated["file"]),
+            stated["sha256"],
+            stated["count"],
+            evidence.doc["dataset"]["image_shape"],
+        )
+    except FileNotFoundError as error:
+        raise RobustzooError(
+            f"{path} names the witness file {stated['file']}, which is not beside it: restore it, or measure "
+            "again (restart=True, on the command line --restart)"
+        ) from error
+    return evidence

@@ -7,7 +7,7 @@ import multiprocessing
 import pickle
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -18,10 +18,13 @@ import torch
 from torch import nn
 
 from robustzoo.attacks.answers import NonFiniteLogits, seeded_draws
-from robustzoo.evaluation.callers_share import CallersShare
-from robustzoo.evaluation.engine import ModelFolder, Stages, Work
+from robustzoo.cards.signs import masking_warning
+from robustzoo.errors import RobustzooError
+from robustzoo.evaluation.engine import ModelFolder, Stages, Work, passes_at_most
 from robustzoo.evaluation.ledger import Finding, Ledger, decode
-from robustzoo.evaluation.worker_process import work_in_process
+from robustzoo.evaluation.prepare import weights_hash
+from robustzoo.evaluation.progress import Pace, Reporter, seconds_at_most
+from robustzoo.evaluation.worker_process import CallersShare, work_in_process
 
 _Worker = multiprocessing.process.BaseProcess | CallersShare
 _NAME = "robustzoo worker"
@@ -31,18 +34,73 @@ _GUARD = (
 )
 
 
-class WorkerError(RuntimeError):
-    """A worker process failed or was killed; no result is used."""
-
-
 def refuse_in_worker() -> None:
     """Stop a worker process in which the user's script runs a second time, before it computes anything.
 
     Raises:
-        WorkerError: this process is a worker.
+        RobustzooError: this process is a worker.
     """
     if multiprocessing.current_process().name.startswith(_NAME):
-        raise WorkerError(f"this process is a worker of an evaluation, not the one that called it: {_GUARD}")
+        raise RobustzooError(
+            f"this process is a worker of an evaluation, not the one that called it: {_GUARD}"
+        )
+
+
+def attack_all(
+    model: nn.Module,
+    work: Work,
+    ledger: Ledger,
+    workers: int,
+    reporter: Reporter,
+    keep: Callable[[list[Finding]], None] | None = None,
+    measured: tuple[float, float] | None = None,
+) -> None:
+    """Do all that the ledger has left.
+
+    Args:
+        model: frozen and on the work's device.
+        workers: processes, this one among them; with more than one the model has a folder that the others can
+            read, or pickle can send it.
+        keep: called with every batch of findings before the ledger has it.
+        measured: seconds of a forward and of a backward of a micro-batch, for what is said after the clean
+            pass.
+    """
+    after_clean = None
+    if measured is not None:
+        passes = passes_at_most(work.protocol)
+        after_clean = lambda count: seconds_at_most(passes, count, work, workers, measured)  # noqa: E731
+    pace = Pace(ledger, work.protocol, reporter, work.micro_batch_size * workers, after_clean)
+
+    def record(findings: list[Finding]) -> None:
+        if keep is not None:
+            keep(findings)
+        for found in findings:
+            ledger.add(found)
+        pace.show(findings)
+
+    if workers == 1:
+        run_here(model, work, ledger, record)
+        return
+    sha256 = weights_hash(model)
+    copies = (
+        model if sha256 is None else ModelFolder(Path(model.folder), sha256, getattr(model, "trust", None))
+    )
+    run_in_workers(model, copies, work, ledger, workers, record)
+
+
+def attacked(
+    model: nn.Module, work: Work, ids: Sequence[int], workers: int, reporter: Reporter
+) -> tuple[list[int], str | None]:
+    """Those of `ids` that the model classifies correctly, unattacked and under the work's protocol,
+    ascending; and the warning about zero gradients, where there were many.
+
+    Args:
+        model, workers: as of `attack_all`.
+    """
+    ledger = Ledger(ids, work.attacks, work.micro_batch_size)
+    attack_all(model, work, ledger, min(workers, max(len(ids), 1)), reporter)
+    robust = sorted(sample["id"] for sample in ledger.samples() if sample["robust"])
+    return robust, masking_warning(ledger.zero_gradients, ledger.correct)
 
 
 def run_here(model: nn.Module, work: Work, ledger: Ledger, record: Callable[[list[Finding]], None]) -> None:
@@ -77,13 +135,13 @@ def run_in_workers(
         record: as in `run_here`.
 
     Raises:
-        WorkerError: model, data or the running script cannot be sent to another process; a new process failed
-            or was killed. The others are stopped.
+        RobustzooError: model, data or the running script cannot be sent to another process; a new process
+            failed or was killed. The others are stopped.
         Exception: what model or data raised in this process; NonFiniteLogits in any.
     """
     _check_script()
     if multiprocessing.current_process().daemon:
-        raise WorkerError(
+        raise RobustzooError(
             "this process is a daemon (of a multiprocessing.Pool?), and Python lets those have no processes "
             "of their own: use workers=1"
         )
@@ -128,11 +186,11 @@ def device_of_worker(device: str, number: int) -> str:
 
 
 def _check_script() -> None:
-    """Raise WorkerError where the script that runs is no file, which new processes could import."""
+    """Raise RobustzooError where the script that runs is no file, which new processes could import."""
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
     if path is not None and getattr(main, "__spec__", None) is None and not Path(path).exists():
-        raise WorkerError(
+        raise RobustzooError(
             f"the script that calls evaluate is {path!r}, which worker processes cannot import; expected a "
             "file: save the script (and call evaluate under `if __name__ == '__main__':`), or use workers=1"
         )
@@ -146,7 +204,7 @@ class _Pickler(pickle.Pickler):
         main = sys.modules["__main__"]
         importable = getattr(main, "__file__", None) or getattr(main, "__spec__", None)
         if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__" and not importable:
-            raise WorkerError(
+            raise RobustzooError(
                 f"{obj.__qualname__} is defined in a notebook, at a prompt or in `python -c`, where worker "
                 "processes cannot import it from: save it in a file, say mine.py, and write `from mine "
                 f"import {obj.__qualname__.partition('.')[0]}`, or use workers=1"
@@ -160,10 +218,10 @@ def _dumps(what: tuple[nn.Module | ModelFolder, Work]) -> bytes:
     try:
         _Pickler(payload).dump(what)
         return payload.getvalue()
-    except WorkerError:
+    except RobustzooError:
         raise
     except Exception as error:  # each class refuses in its own way: spectral norms, scripted modules
-        raise WorkerError(
+        raise RobustzooError(
             f"model or data cannot be sent to worker processes ({error}); expected a model folder, or a "
             "module and a dataset that pickle accepts (classes defined in an importable file, no lambdas): "
             "use workers=1 otherwise"
@@ -198,7 +256,7 @@ def _deal(
             if kind == "not finite":
                 raise NonFiniteLogits(content)
             if kind == "failed":
-                raise WorkerError(f"{worker.name} failed. Its traceback:\n{content}")
+                raise RobustzooError(f"{worker.name} failed. Its traceback:\n{content}")
             if kind == "found":
                 record(decode(content)[0])
             elif kind == "take":
@@ -221,15 +279,15 @@ def _end(worker: _Worker) -> BaseException:
     return _death(worker)
 
 
-def _death(process: multiprocessing.process.BaseProcess) -> WorkerError:
+def _death(process: multiprocessing.process.BaseProcess) -> RobustzooError:
     process.join(timeout=5)
     code = process.exitcode
     if code is not None and code < 0:
-        return WorkerError(
+        return RobustzooError(
             f"{process.name} was killed by {signal.Signals(-code).name} (often: out of memory). Try again "
             "with fewer workers or a smaller micro-batch"
         )
-    return WorkerError(
+    return RobustzooError(
         f"{process.name} ended with exit code {code} before its result. The likely cause: {_GUARD}. Its own "
         "message stands on standard error"
     )

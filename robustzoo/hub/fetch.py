@@ -7,6 +7,7 @@ their own, which gives up when for ROBUSTZOO_HUB_TIMEOUT seconds (default 60) th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -14,6 +15,8 @@ import re
 import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,8 +24,9 @@ from huggingface_hub import constants, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import are_progress_bars_disabled
 
+from robustzoo import atomic_files
 from robustzoo.errors import RobustzooError
-from robustzoo.hub.references import PREFIX, is_commit, require_repository
+from robustzoo.hub.references import PREFIX, is_commit, split_reference
 
 FILES = ("model.safetensors", "config.json", "README.md")
 PATTERNS = [*FILES, "evidence/*", "open_clip_config.json"]
@@ -40,11 +44,11 @@ class OfflineMiss(RobustzooError, FileNotFoundError):
 
 class RequestFailed(Exception):
     """What came of a request to the Hub. kinds: names of the client's exception and its bases, nearest first;
-    cause: what was behind it."""
+    cause: what was behind it; status: of HTTP, where an answer came."""
 
-    def __init__(self, kinds: list[str], message: str, cause: str = "") -> None:
+    def __init__(self, kinds: list[str], message: str, cause: str = "", status: int | None = None) -> None:
         super().__init__(message)
-        self.kinds, self.cause = kinds, cause or message
+        self.kinds, self.cause, self.status = kinds, cause or message, status
 
 
 def fetch_folder(
@@ -68,15 +72,8 @@ def fetch_folder(
         RobustzooError: no such repository or commit, no access, or a broken transfer.
     """
     try:
-        folder = Path(
-            snapshot_download(
-                repo, revision=commit, cache_dir=cache_dir, allow_patterns=PATTERNS, local_files_only=True
-            )
-        )
-        if all((folder / name).is_file() for name in FILES):
-            return folder
-    except LocalEntryNotFoundError:
-        pass  # nothing, or not all of it, is cached
+        if (found := _whole_snapshot(repo, commit, cache_dir)) is not None:
+            return found
     except HFValidationError as error:
         raise RobustzooError(f"{repo[:80]} is no Hub repository: {error}") from error
     except ValueError as error:  # of a path that can be none
@@ -86,16 +83,19 @@ def fetch_folder(
         offline = offline or "HF_HUB_OFFLINE is set"
     if offline is not None:
         return _cached_model(repo, commit, cache_dir) or _miss(repo, commit, cache_dir, offline)
-    if not are_progress_bars_disabled():
-        print(
-            f"Fetching {repo} at {commit[:12]} from {constants.ENDPOINT} (without a network the client tries "
-            "again for about 20 s; HF_HUB_OFFLINE=1 fails at once)",
-            file=sys.stderr,
-        )
-    try:
-        return Path(ask("snapshot", repo, commit, cache_dir=cache_dir, token=token))
-    except RequestFailed as error:
-        failed = error
+    with _alone(repo, commit, cache_dir) as waited:
+        if waited and (found := _whole_snapshot(repo, commit, cache_dir)) is not None:
+            return found
+        if not are_progress_bars_disabled():
+            print(
+                f"Fetching {repo} at {commit[:12]} from {constants.ENDPOINT} (without a network the client "
+                "tries again for about 20 s; HF_HUB_OFFLINE=1 fails at once)",
+                file=sys.stderr,
+            )
+        try:
+            return Path(ask("snapshot", repo, commit, cache_dir=cache_dir, token=token))
+        except RequestFailed as error:
+            failed = error
     if {"LocalEntryNotFoundError", "Unheard"} & {*failed.kinds}:
         reason = f"{constants.ENDPOINT} cannot be reached ({failed.cause.strip()[:300]})"
         return _cached_model(repo, commit, cache_dir) or _miss(repo, commit, cache_dir, reason, failed)
@@ -119,20 +119,59 @@ def fetch_folder(
     ) from failed
 
 
-def pin(reference: str) -> str:
+def _whole_snapshot(repo: str, commit: str, cache_dir: str | Path | None) -> Path | None:
+    """The folder of a commit if all of it is cached, without a request."""
+    try:
+        folder = Path(
+            snapshot_download(
+                repo, revision=commit, cache_dir=cache_dir, allow_patterns=PATTERNS, local_files_only=True
+            )
+        )
+    except LocalEntryNotFoundError:
+        return None
+    return folder if all((folder / name).is_file() for name in FILES) else None
+
+
+@contextlib.contextmanager
+def _alone(repo: str, commit: str, cache_dir: str | Path | None) -> Iterator[bool]:
+    """Hold the download of a commit into a cache; the value says whether another process had it before.
+
+    The client's own locks would keep a second process waiting where nothing can tell that from a Hub which
+    does not answer.
+    """
+    place = Path(cache_dir or constants.HF_HUB_CACHE) / ".locks" / "robustzoo"
+    waited, held = False, None
+    while held is None:
+        try:
+            held = atomic_files.hold(place / f"{repo.replace('/', '--')}@{commit}")
+            break  # None on Windows
+        except atomic_files.FolderInUse:
+            if not waited and not are_progress_bars_disabled():
+                print(f"another process is fetching {repo}; waiting for it", file=sys.stderr)
+            waited = True
+            time.sleep(0.1)
+        except OSError:
+            break  # a cache that cannot be written: the client says so
+    try:
+        yield waited
+    finally:
+        if held is not None:
+            held.close()
+
+
+def pin(reference: str, *, token: str | bool | None = None, local_files_only: bool = False) -> str:
     """The reference, "hf-hub:OWNER/REPO" and perhaps "@REVISION", with the commit that it means now.
 
     Raises:
         RobustzooError: no such form, or the Hub does not have it or cannot be asked.
     """
-    repo, _, revision = reference.removeprefix(PREFIX).partition("@")
-    require_repository(repo)
+    repo, revision = split_reference(reference)
     if is_commit(revision):
         return reference
     try:
-        if constants.HF_HUB_OFFLINE:
-            raise RequestFailed([], "HF_HUB_OFFLINE is set")
-        commit = ask("commit", repo, revision or None)
+        if constants.HF_HUB_OFFLINE or local_files_only:
+            raise RequestFailed([], f"{'local_files_only' if local_files_only else 'HF_HUB_OFFLINE'} is set")
+        commit = ask("commit", repo, revision or None, token=token)
     except RequestFailed as error:
         if {"RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError"} & {*error.kinds}:
             raise RobustzooError(
@@ -159,12 +198,16 @@ def ask(
     *,
     cache_dir: str | Path | None = None,
     token: str | bool | None = None,
-) -> str:
-    """What the Hub answers, in a process of its own: see `robustzoo.hub.download`.
+    patterns: Sequence[str] = PATTERNS,
+    **more: Any,
+) -> Any:
+    """What the Hub answers, in a process of its own: see `robustzoo.hub.client`.
 
     Args:
-        what: "snapshot" fetches our files of a commit and gives their folder; "commit" gives the one that a
-            branch or tag means now.
+        what: "snapshot" fetches files of a commit and gives their folder; "commit" gives the one that a
+            branch or tag means now; the others are those of `robustzoo.hub.push`.
+        patterns: which files.
+        more: arguments of those.
 
     Raises:
         RequestFailed: anything else. RobustzooError: the limit of the environment is no number.
@@ -176,15 +219,16 @@ def ask(
         "revision": revision,
         "cache_dir": str(cache_dir or constants.HF_HUB_CACHE),
         "token": token,
-        "patterns": PATTERNS,
+        "patterns": list(patterns),
         "limit": limit,
+        **more,
     }
     path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "HF_ENDPOINT": constants.ENDPOINT}
     if are_progress_bars_disabled():
         environment["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     done = subprocess.run(
-        [sys.executable, "-m", "robustzoo.hub.download"],
+        [sys.executable, "-m", "robustzoo.hub.client"],
         input=json.dumps(asked).encode(),
         stdout=subprocess.PIPE,
         env=os.environ | environment,
@@ -203,9 +247,11 @@ def ask(
             f"try again later, or with a longer limit: {LIMIT}=SECONDS in the environment",
         )
     message, kinds = answer["message"].strip(), answer["error"]
-    if not {"OSError", "HTTPError"} & {*kinds}:  # a login page, for example, where JSON should be
+    if "TransportError" in kinds:
+        message = f"the connection to {constants.ENDPOINT} broke ({answer['cause'].strip()[:300]})"
+    elif not {"OSError", "HTTPError"} & {*kinds}:  # a login page, for example, where JSON should be
         message = f"{constants.ENDPOINT} does not answer as a Hub does ({answer['cause'].strip()[:300]})"
-    raise RequestFailed(kinds, message, answer["cause"])
+    raise RequestFailed(kinds, message, answer["cause"], answer["status"])
 
 
 def _limit() -> float:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from robustzoo import atomic_files
 from robustzoo.errors import RobustzooError
 from robustzoo.hub.fetch import PREFIX, download_command, fetch_folder, pin, promised_sha256
+from robustzoo.hub.files import WEIGHTS, check_files
 from robustzoo.hub.references import (
     is_folder,
-    parse_reference,
     refuse_unpublished,
     registered_entry,
     shortened,
+    split_reference,
 )
-from robustzoo.registry.entries import pin_problem
-from robustzoo.untrusted_files import read_object
+from robustzoo.registry.digests import sha256_file, verify_sha256
+from robustzoo.registry.entries import pin_problem, read_configuration
 
 if TYPE_CHECKING:
     from robustzoo.models import ModelFolder, PixelModel
     from robustzoo.registry import Entry
     from robustzoo.verification.verify import VerificationReport
-
-_WEIGHTS = "model.safetensors"
-_LARGEST_CONFIG = 2**20  # bytes
 
 
 def load(
@@ -40,7 +40,8 @@ def load(
     Args:
         name: a registry name such as "vit_micro2.digits_linf.trades_trh", or PREFIX:NAME of a package that
             brings models; "local-dir:FOLDER" or the path of a model folder; "hf-hub:OWNER/REPO@COMMIT" with
-            the 40 hex digits of a commit.
+            the 40 hex digits of a commit. A tag in its place, a branch or nothing is looked up once, and the
+            commit that it means is printed: name that one to get the same model always.
         pretrained: False builds the same model with random weights, for any compatible name.
         cache_dir, local_files_only, token: as in huggingface_hub; used only for Hub folders.
         trust: the file of Python that may be run to build an imported network: the one that its folder names,
@@ -57,16 +58,18 @@ def load(
             network: OfflineMiss).
         TypeError: pretrained is no bool.
     """
-    from robustzoo.models import pixel_model, read_folder, read_recipe
-
     if not isinstance(pretrained, bool):
         raise TypeError(f"pretrained {pretrained!r} is no bool; expected True or False")
     registered = registered_entry(name)
-    if registered is not None and not pretrained:
-        wanted = registered.recipe
-    else:
+    folder = None
+    if registered is None or pretrained:
         folder = _folder(name, registered, cache_dir, local_files_only, token)
         folder.trust = None if trust is None else Path(trust)
+    from robustzoo.models import pixel_model, read_folder, read_recipe  # after what the files alone show
+
+    if folder is None:
+        wanted = registered.recipe
+    else:
         if pretrained:
             return read_folder(folder)
         wanted = read_recipe(folder)
@@ -143,6 +146,38 @@ def resolve(name: str | Path, **where: Any) -> ModelFolder:
     return _folder(name, registered_entry(name), **where)
 
 
+def download(name: str, to: str | Path | None = None) -> Path:
+    """Fetch a model's folder without loading it, its weights compared with the pinned hash.
+
+    Args:
+        name: see `load`.
+        to: a folder that does not exist, is empty, or holds this model: a copy is put there, whole or not at
+            all. None: the folder is where the cache or the package has it.
+
+    Raises:
+        RobustzooError: as `load`, or `to` holds something else.
+    """
+    folder = _resolved(name, registered_entry(name))[0]
+    if to is None:
+        return folder
+    to = Path(to).absolute()
+    files = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        if all(
+            (to / name).is_file() and sha256_file(to / name) == sha256_file(files[name]) for name in files
+        ):
+            return to
+        raise RobustzooError(f"{to} holds something else already; choose another place, or move it away")
+    if (reason := atomic_files.why_unwritable(to.parent)) is not None:
+        raise RobustzooError(f"nothing was downloaded to {to}: {reason}; choose another place")
+    with atomic_files.staging_folder(to) as staging:
+        for inside, source in files.items():
+            (staging / inside).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source, staging / inside)
+        atomic_files.replace_folder(staging, to)
+    return to
+
+
 def resolve_folder(name: str | Path) -> Path:
     """The path of `resolve`, for who needs no more."""
     return resolve(name).path
@@ -155,36 +190,47 @@ def _folder(
     local_files_only: bool = False,
     token: str | bool | None = None,
 ) -> ModelFolder:
-    from robustzoo.models import ModelFolder
+    path, sha256 = _resolved(name, registered, cache_dir, local_files_only, token)
+    from robustzoo.models import ModelFolder  # after what the files alone show: it loads torch
 
+    return ModelFolder(path, sha256)
+
+
+def _resolved(
+    name: str | Path,
+    registered: Entry | None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+    token: str | bool | None = None,
+) -> tuple[Path, str | None]:
+    """The path of a model folder and, where it was compared, the hash of its weights."""
+    sha256 = None
+    text = str(name)
     if registered is not None:
         refuse_unpublished(registered)
-        return _pinned_folder(registered, cache_dir, local_files_only, token)
-    text = str(name)
-    if text.startswith(PREFIX):
-        repo, commit = parse_reference(text)
-        folder = ModelFolder(
-            fetch_folder(repo, commit, cache_dir=cache_dir, local_files_only=local_files_only, token=token)
-        )
-        promised = promised_sha256(folder.path / _WEIGHTS)
+        path, sha256 = _pinned_folder(registered, cache_dir, local_files_only, token)
+    elif text.startswith(PREFIX):
+        pinned = pin(text, token=token, local_files_only=local_files_only)
+        repo, commit = split_reference(pinned)
+        path = fetch_folder(repo, commit, cache_dir=cache_dir, local_files_only=local_files_only, token=token)
+        promised = promised_sha256(path / WEIGHTS)
         if promised is not None:
-            again = _download_again(folder.path, repo, commit, cache_dir)
-            folder.require_sha256(promised, next_step=again)
-        return folder
-    path = Path(text.removeprefix("local-dir:"))
-    if not is_folder(path):
-        raise RobustzooError(
-            f"{shortened(path)} is not a folder; expected a model folder (model.safetensors and "
-            "config.json), or a name that `robustzoo ls` lists"
-        )
-    return ModelFolder(path)
+            again = _download_again(path, repo, commit, cache_dir)
+            sha256 = verify_sha256(path / WEIGHTS, promised, next_step=again)
+    else:
+        path = Path(text.removeprefix("local-dir:"))
+        if not is_folder(path):
+            raise RobustzooError(
+                f"{shortened(path)} is not a folder; expected a model folder (model.safetensors and "
+                "config.json), or a name that `robustzoo ls` lists"
+            )
+    check_files(path)
+    return path, sha256
 
 
 def _pinned_folder(
     registered: Entry, cache_dir: str | Path | None, local_files_only: bool, token: str | bool | None
-) -> ModelFolder:
-    from robustzoo.models import ModelFolder
-
+) -> tuple[Path, str]:
     weights = registered.weights
     if weights.source == "hub":
         path = fetch_folder(
@@ -198,18 +244,17 @@ def _pinned_folder(
             "zoo": "the folder is part of the repository, not of the package; restore it in a git checkout",
             "package": f"the folder is part of {registered.brought_by}; reinstall that",
         }[weights.source]
-    folder = ModelFolder(path)
-    folder.require_sha256(weights.sha256, expected_bytes=weights.bytes, next_step=next_step)
+    sha256 = verify_sha256(path / WEIGHTS, weights.sha256, expected_bytes=weights.bytes, next_step=next_step)
     if (problem := pin_problem(registered.recipe.name, weights, path)) is not None:
         raise RobustzooError(
             f"{problem}; reinstall {registered.brought_by or 'the package robustzoo'}, which pins it, and "
             "report this there if it stays"
         )
-    return folder
+    return path, sha256
 
 
 def _download_again(folder: Path, repo: str, commit: str, cache_dir: str | Path | None) -> str:
-    file = (folder / _WEIGHTS).resolve()  # the snapshot's file is a link to this one
+    file = (folder / WEIGHTS).resolve()  # the snapshot's file is a link to this one
     again = download_command(repo, commit, cache_dir, force=True)
     return f"delete the cached file {file} and download it again:\n  {again}"
 
@@ -217,6 +262,6 @@ def _download_again(folder: Path, repo: str, commit: str, cache_dir: str | Path 
 def _is_ours(folder: Path) -> bool:
     """Whether config.json has our block; a damaged one is left to its reader."""
     try:
-        return "robustzoo" in read_object(folder / "config.json", _LARGEST_CONFIG)
+        return "robustzoo" in read_configuration(folder)
     except (OSError, RobustzooError):
         return False

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 
 from robustzoo import atomic_files
-from robustzoo.cards.catalog_images import images_problem
+from robustzoo.cards.check import lint_card
 from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence_rules import images_problem
+from robustzoo.cards.holdings import all_evidence, covers, evidence_files
 from robustzoo.cards.imported import Imported
-from robustzoo.cards.lint import lint_card
 from robustzoo.cards.metadata import LARGEST_CARD
-from robustzoo.cards.published import all_evidence, covers, evidence_files
+from robustzoo.cards.notes import NOTES, split_notes, with_notes
 from robustzoo.cards.render import render_card
-from robustzoo.cards.rendered import split_notes, with_notes
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import load_dataset
 from robustzoo.data.datasets import WITHOUT_FILES
 from robustzoo.data.image_dataset import SPLITS
+from robustzoo.hub.files import LARGEST_CONFIG
 from robustzoo.models.folder import ModelFolder, read_folder
 from robustzoo.registry import entries, published
 from robustzoo.registry.digests import sha256_file
@@ -32,12 +35,20 @@ MAX_BUNDLED_BYTES = 6_000_000
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def card_text(folder: str | PathLike[str], name: str | None = None) -> str:
+def card_text(
+    folder: str | PathLike[str],
+    name: str | None = None,
+    *,
+    license: str | None = None,
+    notes: str | None = None,
+) -> str:
     """The card of a model folder, from its recipe and all its evidence, with the notes of its present card.
 
     Args:
         name: what to call the model; default: the recipe's name, with the weights' hash where that name
             stands for other weights.
+        license: of the weights; default: what the folder's config.json says.
+        notes: by the author; default: those of the card that is there.
 
     Raises:
         CardError: no evidence in the folder, evidence of other weights, or of other images than it names,
@@ -75,8 +86,8 @@ def card_text(folder: str | PathLike[str], name: str | None = None) -> str:
         _check_images(folder, evidence)
     _check_witnesses(folder)
     name = name or public_name(config.recipe.name, sha256)
-    text = render_card(config.recipe, documents, sha256, config.license, name=name)
-    text = with_notes(text, _notes(card))
+    text = render_card(config.recipe, documents, sha256, license or config.license, name=name)
+    text = with_notes(text, _notes(card) if notes is None else notes)
     problems = lint_card(text, recipe=config.recipe, evidence=documents)
     if problems:
         raise CardError(
@@ -86,11 +97,48 @@ def card_text(folder: str | PathLike[str], name: str | None = None) -> str:
     return text
 
 
-def write_card(folder: str | Path) -> Path:
-    """Write the card of a model folder as its README.md."""
-    path = Path(folder) / "README.md"
-    atomic_files.write_text(path, card_text(folder))
+def write_card(
+    folder: str | Path, *, licence: str | None = None, said: Mapping[str, str] | None = None
+) -> Path:
+    """Write the card of a model folder as its README.md.
+
+    Args:
+        licence: of the weights, as their author gives it: an SPDX identifier, kept in config.json. None: as
+            the folder has it.
+        said: "author", "contact", "citation" -> text, which stand in the author's notes, in place of what was
+            said of them before.
+
+    Raises:
+        CardError: as `card_text`; nothing is changed then.
+    """
+    opened = ModelFolder.of(folder)
+    path = opened.path / "README.md"
+    notes = _notes(path)
+    for key, text in (said or {}).items():
+        notes = _with_line(notes, key, text)
+    text = card_text(opened, license=licence, notes=notes)
+    if licence is not None and licence != opened.config.license:
+        config = opened.path / "config.json"
+        document = json.loads(read_text(config, LARGEST_CONFIG))
+        document["pretrained_cfg"]["license"] = licence
+        atomic_files.write_text(config, json.dumps(document, indent=2, allow_nan=False) + "\n")
+    atomic_files.write_text(path, text)
     return path
+
+
+def _with_line(notes: str, key: str, text: str) -> str:
+    """The notes with one line `- Author: text` for a key, whatever it said before."""
+    start = f"- {key.capitalize()}: "
+    heading, *lines = notes.splitlines() or [NOTES, ""]
+    kept = [line for line in lines if not line.startswith(start)]
+    while kept and not kept[0].strip():
+        kept = kept[1:]
+    return "\n".join([heading, "", f"{start}{' '.join(text.split())}", *kept]) + "\n"
+
+
+def card_folder() -> Path:
+    """Where the cards of published models are kept; a folder in a checkout alone."""
+    return _PACKAGE.parent / "model_cards"
 
 
 def publish_bundled(folder: str | Path) -> Entry:
@@ -114,19 +162,19 @@ def publish_bundled(folder: str | Path) -> Entry:
             f"{recipe.name} is a changed recipe and has no registry name; it cannot be published under one. "
             f"Train {recipe.base_name} unchanged, or share the folder as it is: robustzoo.load loads it"
         )
-    cards = _PACKAGE.parent / "model_cards"
+    cards = card_folder()
     if not cards.is_dir():
         raise CardError(f"{_PACKAGE} is not inside a checkout of robustzoo (no {cards}); publish from one")
     read_folder(opened)  # the weights load, and give the logits they were written with
     target = _PACKAGE / "bundled" / recipe.name
-    _check_publishable(folder, target, recipe.dataset)
+    check_publishable(folder, target, recipe.dataset)
     text = card_text(opened, recipe.name)
-    files = _files_to_publish(folder)
+    files = files_to_publish(folder)
     size = sum(path.stat().st_size for path in files)
     if size > MAX_BUNDLED_BYTES:
         raise CardError(
             f"{folder}: {size:,} bytes; bundled models have at most {MAX_BUNDLED_BYTES:,}. "
-            "Larger ones belong on the Hub, and publishing there is not part of this version"
+            f"Larger ones belong on the Hub: robustzoo publish {folder} --repo OWNER/NAME"
         )
     card = cards / f"{recipe.name}.md"
     others = [other for other in published() if other.name != recipe.name]
@@ -181,18 +229,23 @@ def _check_images(folder: Path, evidence: Evidence) -> None:
         )
 
 
-def _check_publishable(folder: Path, target: Path, dataset: str) -> None:
+def check_publishable(folder: Path, target: Path | None, dataset: str | None) -> None:
     """Raise CardError where people could not verify what is published, or where it would say less of the
-    model than what is there: under each threat model all images of before, and attacks as strong."""
+    model than what is there: under each threat model all images of before, and attacks as strong.
+
+    Args:
+        target: the folder that is published now, if any. dataset: of the recipe; None: other images may be
+            spoken of, under names of their own.
+    """
     documents = all_evidence(folder)
     for evidence in documents:
         key, split = evidence.doc["dataset"]["id"], evidence.doc["dataset"]["split"]
-        if (key, split) != (dataset, "test"):
+        if dataset is not None and (key, split) != (dataset, "test"):
             raise CardError(
                 f"{folder}: the {evidence.doc['protocol']['name']} evidence is about {key} {split}; what is "
                 f"published is about {dataset} test alone. Move that file out of {folder / 'evidence'}"
             )
-    for old in all_evidence(target):
+    for old in [] if target is None else all_evidence(target):
         if not any(covers(new, old) for new in documents):
             raise CardError(
                 f"{folder}: publishing would replace {_measured(old)} by less: "
@@ -213,9 +266,10 @@ def _measured(evidence: Evidence) -> str:
 def _check_witnesses(folder: Path) -> None:
     """Read what witness files are there. Raises WitnessError where one is not what its evidence says."""
     for path in evidence_files(folder):
-        stated = Evidence.load(path).doc["witnesses"]
+        doc = Evidence.load(path).doc
+        stated, shape = doc["witnesses"], doc["dataset"]["image_shape"]
         if stated is not None and path.with_name(stated["file"]).is_file():
-            Witnesses.load(path.with_name(stated["file"]), stated["sha256"], stated["count"])
+            Witnesses.load(path.with_name(stated["file"]), stated["sha256"], stated["count"], shape)
 
 
 def _refuse_repeated(folder: Path) -> None:
@@ -244,7 +298,7 @@ def _notes(card: Path) -> str:
         ) from error
 
 
-def _files_to_publish(folder: Path) -> list[Path]:
+def files_to_publish(folder: Path) -> list[Path]:
     """Weights, config, and all evidence with its witnesses: what the card speaks of."""
     files = [folder / "model.safetensors", folder / "config.json"]
     for path in evidence_files(folder):

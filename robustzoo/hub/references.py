@@ -13,6 +13,7 @@ from robustzoo.registry.describe import training_command
 PREFIX = "hf-hub:"
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}", re.ASCII)
 _LONGEST_NAME = 200  # characters; registry names have about 40
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".tar", ".safetensors", ".npz", ".onnx", ".h5")
 
@@ -70,30 +71,24 @@ def refuse_unpublished(registered: Entry) -> None:
         )
 
 
-def parse_reference(reference: str) -> tuple[str, str]:
-    """`hf-hub:OWNER/REPO@COMMIT` -> (repo, commit), with the 40 hex digits of the commit.
+def split_reference(reference: str) -> tuple[str, str]:
+    """`hf-hub:OWNER/REPO` or `hf-hub:OWNER/REPO@REVISION` -> (repo, revision or "").
 
     Raises:
-        RobustzooError: no such form; a branch or tag instead of a commit is refused in words.
+        RobustzooError: no such form.
     """
     repo, at, revision = reference.removeprefix(PREFIX).partition("@")
-    require_repository(repo)
-    if not is_commit(revision):
-        from huggingface_hub import constants
-
-        what = f"{revision!r} is no commit" if at else "it names no commit"
+    if not _REPO.fullmatch(repo) or ".." in repo or "--" in repo or any(len(p) > 96 for p in repo.split("/")):
         raise RobustzooError(
-            f"{PREFIX}{reference.removeprefix(PREFIX)}: {what}, and what a branch or tag points to can "
-            f"change. Pin the 40 hex digits of a commit, {PREFIX}{repo}@COMMIT; the newest is printed by\n"
-            f"  git ls-remote {constants.ENDPOINT}/{repo} HEAD"
+            f"{shortened(repo)!r} is no Hub repository; expected {PREFIX}OWNER/REPO, with @ and a commit, "
+            "tag or branch behind it"
+        )
+    if at and not _REVISION.fullmatch(revision):
+        raise RobustzooError(
+            f"{shortened(revision)!r} is no commit, tag or branch; expected {PREFIX}{repo}@COMMIT with the "
+            "40 hex digits of a commit, or a tag in its place"
         )
     return repo, revision
-
-
-def require_repository(repo: str) -> None:
-    """Raise RobustzooError for what is no OWNER/REPO of the Hub."""
-    if not _REPO.fullmatch(repo) or ".." in repo:
-        raise RobustzooError(f"{repo!r} is no Hub repository; expected {PREFIX}OWNER/REPO@COMMIT")
 
 
 def is_commit(revision: str) -> bool:

@@ -8,8 +8,9 @@ import timm
 import torch
 from torch import nn
 
+import robustzoo.models.batch_norm_networks
 import robustzoo.models.networks
-import robustzoo.models.small_networks  # noqa: F401 (both register our networks with timm)
+import robustzoo.models.small_networks  # noqa: F401 (all three register our networks with timm)
 from robustzoo.errors import RobustzooError
 from robustzoo.registry import Recipe
 from robustzoo.registry.catalog import ARCHITECTURES, Network
@@ -34,10 +35,7 @@ def timm_arguments(
     Raises:
         RobustzooError: no such architecture, or not at this image size or stride.
     """
-    return dict(_network(architecture, image_size, patch_stride).model_args) | {
-        "img_size": image_size,
-        "in_chans": channels,
-    }
+    return dict(_network(architecture, image_size, patch_stride).model_args) | {"in_chans": channels}
 
 
 def build_network(

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from robustzoo.errors import RobustzooError
-from robustzoo.models.weights import refuse_pointer
+from robustzoo.untrusted_files import refuse_pointer
 
 # What wrappers put before every name: DataParallel, torch.compile, Lightning and the like.
 WRAPPERS = ("module.", "_orig_mod.", "model.", "network.", "net.", "backbone.")

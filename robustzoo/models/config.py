@@ -17,14 +17,17 @@ from robustzoo.models.architectures import build_for, timm_arguments, timm_name
 from robustzoo.models.imported import timm_part
 from robustzoo.models.weights import require_file
 from robustzoo.registry import Recipe
-from robustzoo.untrusted_files import UnfitFile, read_object
+from robustzoo.registry.entries import read_configuration
+from robustzoo.untrusted_files import UnfitFile
 
 WEIGHTS = "model.safetensors"
 SCHEMA = 1
 REFERENCE_SEED = 0
-LICENSE = "apache-2.0"
+UNLICENSED = (
+    "unknown"  # what the Hub calls weights whose author has not said; `robustzoo card --licence` does
+)
+_EXAMPLE = "apache-2.0"
 _SPDX = re.compile(r"[a-z0-9][a-z0-9.+-]*")
-_LARGEST_CONFIG = 2**20  # bytes
 _FREE_TEXT = ("license", "description", "origin_url", "notes", "tag", "paper_name", "paper_ids")
 
 
@@ -48,17 +51,20 @@ def timm_config(recipe: Recipe, network: nn.Module) -> dict[str, Any]:
     An unknown key inside `pretrained_cfg` is a TypeError in timm, and its mean and std are per channel.
     """
     channels, size = recipe.channels, recipe.image_size
+    pool = getattr(network, "global_pool", None)
     arguments = timm_arguments(recipe.architecture, size, channels, recipe.patch_stride)
     return {
         "architecture": timm_name(recipe.architecture, size, recipe.patch_stride),
         "num_classes": recipe.num_classes,
         "num_features": network.num_features,
-        "global_pool": network.global_pool,
+        # A convolutional network of timm has a module there, and its default is its own.
+        **({"global_pool": pool} if isinstance(pool, str) else {}),
         "model_args": arguments | {"num_classes": recipe.num_classes},
         "pretrained_cfg": {
             "custom_load": False,
             "input_size": [channels, size, size],
-            "fixed_input_size": True,
+            # Where it is true timm hands the size to the network: convolutions have no argument for it.
+            "fixed_input_size": network.pretrained_cfg["fixed_input_size"],
             "interpolation": "bicubic",
             "crop_pct": 1.0 if size < 64 else network.pretrained_cfg["crop_pct"],
             "crop_mode": "center",
@@ -67,8 +73,8 @@ def timm_config(recipe: Recipe, network: nn.Module) -> dict[str, Any]:
             "num_classes": recipe.num_classes,
             "pool_size": None,
             "first_conv": network.pretrained_cfg["first_conv"],
-            "classifier": "head",
-            "license": LICENSE,
+            "classifier": network.pretrained_cfg["classifier"],
+            "license": UNLICENSED,
         },
     }
 
@@ -97,7 +103,7 @@ def read_config(path: Path) -> FolderConfig:
         raise RobustzooError(f"{path.parent} is the folder of a training, not of a model: name {inner}")
     require_file(path)
     try:
-        document = read_object(path, _LARGEST_CONFIG)
+        document = read_configuration(path.parent)
     except UnfitFile as error:
         raise RobustzooError(f"{path} is no model configuration: {error.strerror}") from error
     ours = document.get("robustzoo")
@@ -147,7 +153,7 @@ def render_imported(imported: Imported, network: nn.Module, reference_logits: li
 
 def compare_imported(path: Path, imported: Imported, network: nn.Module) -> None:
     """Raise RobustzooError where what timm reads of config.json is not the imported network."""
-    _compare(path, read_object(path, _LARGEST_CONFIG), timm_part(imported, network))
+    _compare(path, read_configuration(path.parent), timm_part(imported, network))
 
 
 def _read_imported(path: Path, document: dict[str, Any], ours: dict[str, Any]) -> FolderConfig:
@@ -163,11 +169,11 @@ def _read_imported(path: Path, document: dict[str, Any], ours: dict[str, Any]) -
 
 def _license(path: Path, block: dict[str, Any]) -> str:
     """timm's key for it, which our cards state."""
-    found = block.get("license", LICENSE)
+    found = block.get("license", UNLICENSED)
     if not isinstance(found, str) or not _SPDX.fullmatch(found):
         raise RobustzooError(
             f"{path}: pretrained_cfg.license is {found!r}; expected an SPDX identifier in lower case, for "
-            f"example {LICENSE}"
+            f"example {_EXAMPLE}"
         )
     return found
 

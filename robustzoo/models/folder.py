@@ -33,7 +33,7 @@ from robustzoo.models.config import (
     render_imported,
 )
 from robustzoo.models.imported import ImportedModel, rebuild
-from robustzoo.models.pixel_model import PixelModel
+from robustzoo.models.pixel_model import PixelModel, around
 from robustzoo.models.weights import read_weights, verify_sha256, weights_for_export, write_weights
 from robustzoo.registry import Recipe
 from robustzoo.registry.digests import sha256_file
@@ -116,10 +116,16 @@ class ModelFolder(os.PathLike):
         trust: the file of Python that may be run to build an imported network; None: none.
     """
 
-    def __init__(self, path: str | os.PathLike[str], trust: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        sha256: str | None = None,
+        trust: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """sha256: of its model.safetensors, where it is known already."""
         self.path = Path(path)
         self.trust = None if trust is None else Path(trust)
-        self._sha256: str | None = None
+        self._sha256 = sha256
 
     @classmethod
     def of(cls, folder: str | os.PathLike[str]) -> ModelFolder:
@@ -236,13 +242,13 @@ def read_recipe(folder: str | os.PathLike[str]) -> Recipe:
 
 
 def _assemble(network: nn.Module, recipe: Recipe, weights: dict[str, torch.Tensor]) -> PixelModel:
-    """`network`, built on the meta device, with these tensors as its parameters."""
+    """`network`, built on the meta device, with these tensors as its parameters and buffers."""
     network.load_state_dict(weights, strict=True, assign=True)
     stray = [name for name, tensor in network.named_buffers() if tensor.is_meta]
     if stray:
         raise RobustzooError(f"{recipe.architecture} computes buffers that no file holds: {', '.join(stray)}")
     with torch.device("cpu"):
-        return PixelModel(network, recipe.mean, recipe.std).eval()
+        return around(network, recipe).eval()
 
 
 def _reference_logits(model: PixelModel, seed: int) -> torch.Tensor:

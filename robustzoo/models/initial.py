@@ -15,8 +15,8 @@ from torch.nn.functional import interpolate
 
 from robustzoo.errors import RobustzooError
 from robustzoo.models.jax_checkpoint import read_jax_checkpoint
-from robustzoo.models.weights import refuse_pointer
 from robustzoo.registry.catalog import UNPINNED
+from robustzoo.untrusted_files import refuse_pointer
 
 NEW_STD = 0.02  # truncated normal of a new head or projection, its bias zero; source: ours
 _STEM, _PROJECTION, _HEAD = "patch_embed.backbone.", "patch_embed.proj.", "head."

@@ -6,6 +6,7 @@
 | robustzoo_vit_large_k4s2    | 32x32   | 15 x 15 + 1 | ViT-L, the same patches                              |
 | robustzoo_vit_large_r50_s16 | 224x224 | 14 x 14 + 1 | ResNetV2-50 stem of stages 3, 4, 9, then ViT-L       |
 | robustzoo_vit_large_r50_s4  | 32x32   | 8 x 8 + 1   | the same stem: first convolution 3x3/1, no max-pool  |
+| robustzoo_vit_small_c16     | 224x224 | 14 x 14 + 1 | ViT-S behind four 3x3 convolutions of stride 2       |
 
 The stem is that of timm's vit_base_r50_s16_224: group norm, standardised convolutions, padding as in the
 original release. The networks for 32x32 images take the paper's checkpoints with resampled kernels
@@ -17,13 +18,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from timm.layers import HybridEmbed, PatchEmbed, StdConv2dSame, to_2tuple
+from timm.layers import HybridEmbed, LayerNorm2d, PatchEmbed, StdConv2dSame, to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.resnetv2 import ResNetV2
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 _BASE = {"embed_dim": 768, "depth": 12, "num_heads": 12}
+_SMALL = {"embed_dim": 384, "depth": 12, "num_heads": 6}
 _LARGE = {"embed_dim": 1024, "depth": 24, "num_heads": 16}
 _STAGES = (3, 4, 9)
 _CONV_EPS = 1e-8  # of the standardised convolutions, as in timm's hybrids
@@ -50,6 +52,7 @@ default_cfgs = generate_default_cfgs(
         "robustzoo_vit_large_k4s2.untrained": _cfg(32, "patch_embed.proj"),
         "robustzoo_vit_large_r50_s16.untrained": _cfg(224, "patch_embed.backbone.stem.conv"),
         "robustzoo_vit_large_r50_s4.untrained": _cfg(32, "patch_embed.backbone.stem.conv"),
+        "robustzoo_vit_small_c16.untrained": _cfg(224, "patch_embed.backbone.0"),
     }
 )
 
@@ -161,3 +164,14 @@ def robustzoo_vit_large_r50_s16(pretrained: bool = False, **kwargs: Any) -> Visi
 def robustzoo_vit_large_r50_s4(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
     """The same network for 32x32 images: stem convolution 3x3, stride 1, and no max-pool."""
     return _hybrid("robustzoo_vit_large_r50_s4", pretrained, 32, True, kwargs)
+
+
+@register_model
+def robustzoo_vit_small_c16(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+    """ViT-S for 224x224 images behind four convolutions, each with its norm and GELU (Singh et al. 2023)."""
+    channels, layers = kwargs.get("in_chans", 3), []
+    for width in (48, 96, 192, 384):
+        layers += [nn.Conv2d(channels, width, 3, stride=2, padding=1), LayerNorm2d(width), nn.GELU()]
+        channels = width
+    embed = partial(HybridEmbed, backbone=nn.Sequential(*layers))
+    return _build("robustzoo_vit_small_c16", pretrained, 1, embed, _SMALL | {"img_size": 224} | kwargs)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from robustzoo.errors import RobustzooError
 from robustzoo.models.architectures import build_for
+from robustzoo.models.batch_norm import features_apart
 
 if TYPE_CHECKING:
     from robustzoo.registry import Recipe, ThreatModel
@@ -28,6 +29,7 @@ class PixelModel(nn.Module):
         network: a timm classifier of normalised images.
         mean: per-channel mean in pixel units of [0, 1]; length 1 or C.
         std: per-channel standard deviation, > 0; length 1 or C.
+        input_shape: (C, H, W) of its images; default: what the network says, if it does.
 
     Attributes:
         validate_pixels: check every input (True). Loops that clamp to [0, 1] themselves set it to False.
@@ -43,10 +45,16 @@ class PixelModel(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        mean: Sequence[float],
+        std: Sequence[float],
+        input_shape: tuple[int, int, int] | None = None,
+    ) -> None:
         super().__init__()
         self.network = network
-        self.input_shape = _input_shape(network)
+        self.input_shape = input_shape or _input_shape(network)
         channels = self.input_shape[0] if self.input_shape else len(mean)
         for label, values in (("mean", mean), ("std", std)):
             if len(values) not in (1, channels):
@@ -137,14 +145,18 @@ class FeaturesAndLogits(nn.Module):
 
     Loss terms must reach the weights through a module's outputs: DeepSpeed scales nothing else under
     accumulation, and torch.func calls nothing else with other weights.
+
+    Args:
+        parts: equal parts of a training batch that batch norm sees apart, see `batch_norm`.
     """
 
-    def __init__(self, pixel_model: PixelModel) -> None:
+    def __init__(self, pixel_model: PixelModel, parts: int = 1) -> None:
         super().__init__()
         self.pixel_model = pixel_model
+        self.parts = parts
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.pixel_model.features(x)
+        features = features_apart(self.pixel_model, x, self.parts)
         return features, self.pixel_model.head(features)
 
 
@@ -155,7 +167,13 @@ def is_captured() -> bool:
 
 def pixel_model(recipe: Recipe) -> PixelModel:
     """A model of `recipe` in training mode, randomly initialised from torch's global generator."""
-    return PixelModel(build_for(recipe), recipe.mean, recipe.std)
+    return around(build_for(recipe), recipe)
+
+
+def around(network: nn.Module, recipe: Recipe) -> PixelModel:
+    """The recipe's normalisation around its network."""
+    shape = (recipe.channels, recipe.image_size, recipe.image_size)
+    return PixelModel(network, recipe.mean, recipe.std, shape)
 
 
 def _input_shape(network: nn.Module) -> tuple[int, int, int] | None:

@@ -33,7 +33,20 @@ class ForeignModel(PixelModel):
         return self.network(self.normalise(x))
 
 
-def timm_model(name: str, shown: str | None = None, *, pretrained: bool = True) -> ForeignModel:
+def weights_on_hub(name: str) -> tuple[str, str] | None:
+    """(repository, file) from which timm takes a model's weights; None where it has them elsewhere."""
+    try:
+        cfg = timm.models.get_pretrained_cfg(name, allow_unregistered=True)
+    except RuntimeError:  # no such weights of an architecture that there is: `timm_model` says it
+        return None
+    if cfg is None or not cfg.hf_hub_id or cfg.file or cfg.custom_load == "hf":
+        return None
+    return cfg.hf_hub_id, cfg.hf_hub_filename or "model.safetensors"
+
+
+def timm_model(
+    name: str, shown: str | None = None, *, pretrained: bool = True, weights: Path | None = None
+) -> ForeignModel:
     """A model of timm by its own name, in eval mode, on pixels of the size that it was made for.
 
     Args:
@@ -41,12 +54,14 @@ def timm_model(name: str, shown: str | None = None, *, pretrained: bool = True) 
             folder in timm's layout.
         shown: what Evidence calls it; default: "timm:NAME".
         pretrained: with weights, from the Hub where timm keeps them. False gives random ones.
+        weights: the file that holds them, where it is at hand.
 
     Raises:
         RobustzooError: timm has no such model or weights, or the weights cannot be had.
     """
     try:
-        network = timm.create_model(name, pretrained=pretrained)
+        at_hand = None if weights is None else {"file": str(weights), "custom_load": False}
+        network = timm.create_model(name, pretrained=pretrained, pretrained_cfg_overlay=at_hand)
     except (
         Exception
     ) as error:  # of timm, of the Hub's client, of the file: whatever it is, the name is at fault

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,12 +12,12 @@ from torch import Tensor
 
 from robustzoo import atomic_files
 from robustzoo.errors import RobustzooError
-from robustzoo.registry.digests import sha256_file
+from robustzoo.registry.digests import verify_sha256
+from robustzoo.untrusted_files import safetensors_header
 
+__all__ = ["read_weights", "require_file", "verify_sha256", "weights_for_export", "write_weights"]
 METADATA = {"format": "pt"}  # timm and transformers refuse a file whose metadata lacks it
 _AGAIN = "take the original again"
-_POINTER = b"version https://git-lfs.github.com/spec/"
-_LARGEST_HEADER = 8 * 2**20  # bytes; ViT-L/16 needs 30 kB
 
 
 def require_file(path: Path) -> None:
@@ -27,49 +26,6 @@ def require_file(path: Path) -> None:
         raise RobustzooError(
             f"{path} does not exist or is no file; a model folder holds model.safetensors and config.json"
         )
-
-
-def refuse_pointer(path: Path) -> None:
-    """Raises RobustzooError for what Git LFS leaves in the place of a file that it has not fetched."""
-    with path.open("rb") as stream:
-        start = stream.read(len(_POINTER))
-    if start == _POINTER:
-        raise RobustzooError(
-            f"{path} is a pointer of Git LFS, not the weights: run `git lfs install` and `git lfs pull` in "
-            "its repository, or download the file itself"
-        )
-
-
-def verify_sha256(
-    path: str | Path,
-    expected: str,
-    *,
-    found: str | None = None,
-    expected_bytes: int | None = None,
-    next_step: str = _AGAIN,
-) -> str:
-    """The hash of the file, which must be the expected one. found: the hash, where it is known already.
-
-    Raises:
-        RobustzooError: there is no such file; or with both hashes, the size found (and expected, where known)
-            and the next step.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise RobustzooError(f"{path} does not exist; {next_step}")
-    if found is None:
-        refuse_pointer(path)
-        found = sha256_file(path)
-    size = path.stat().st_size
-    if found == expected.lower():
-        return found
-    known = f" ({expected_bytes} bytes)" if expected_bytes is not None else ""
-    raise RobustzooError(
-        f"{path} is not the published file and was not used.\n"
-        f"  expected sha256 {expected}{known}\n"
-        f"  found    sha256 {found} ({size} bytes)\n"
-        f"Next: {next_step}"
-    )
 
 
 def weights_for_export(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -108,7 +64,8 @@ def read_weights(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
         RobustzooError: truncated or longer than its header says, not safetensors, keys, shapes or dtypes
             other than the architecture's, NaN or infinite values.
     """
-    header = _read_header(path)
+    require_file(path)
+    header = safetensors_header(path)
     _compare(header, expected, f"{path} does not fit its config.json")
     weights = {}
     try:
@@ -122,51 +79,6 @@ def read_weights(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
     return weights
 
 
-_DTYPES = {
-    "F64": "torch.float64",
-    "F32": "torch.float32",
-    "F16": "torch.float16",
-    "BF16": "torch.bfloat16",
-    "I64": "torch.int64",
-    "I32": "torch.int32",
-    "BOOL": "torch.bool",
-}
-
-
-def _read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Tensor name -> (dtype, shape), after checking the file size against the header."""
-    require_file(path)
-    refuse_pointer(path)
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        text = stream.read(length) if length <= min(_LARGEST_HEADER, size - 8) else None
-    if text is None:
-        raise RobustzooError(
-            f"{path} is no complete safetensors file: {size} bytes, but its first 8 bytes announce a "
-            f"header of {length} bytes. It is truncated or of another format; {_AGAIN}"
-        )
-    try:
-        entries = json.loads(text)
-        entries.pop("__metadata__", None)
-        header = {
-            name: (_DTYPES.get(entry["dtype"], entry["dtype"]), tuple(entry["shape"]))
-            for name, entry in entries.items()
-        }
-        end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
-        complete = 8 + length + end
-        if size != complete:
-            raise RobustzooError(
-                f"{path} is {'truncated' if size < complete else 'too long'}: {size} bytes, but its header "
-                f"describes {complete} bytes; {_AGAIN}"
-            )
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        if isinstance(error, RobustzooError):
-            raise
-        raise RobustzooError(f"{path} has an unreadable safetensors header ({error}); {_AGAIN}") from error
-    return header
-
-
 def _compare(found: Mapping[str, tuple], expected: Mapping[str, Tensor], what: str) -> None:
     missing, surplus = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
     problems = []
@@ -178,7 +90,7 @@ def _compare(found: Mapping[str, tuple], expected: Mapping[str, Tensor], what: s
         dtype, shape = found[name]
         if shape != tuple(expected[name].shape):
             problems.append(f"{name} has shape {shape}, expected {tuple(expected[name].shape)}")
-        wanted = expected[name].dtype if not expected[name].is_floating_point() else torch.float32
+        wanted = torch.float32 if expected[name].is_floating_point() else expected[name].dtype
         if dtype != str(wanted):
             problems.append(f"{name} has dtype {dtype}, expected {wanted}")
     if problems:

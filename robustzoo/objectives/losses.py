@@ -54,3 +54,9 @@ def log_rest(log_s: Tensor, classes: Tensor) -> Tensor:
     The log-sum-exp of the other classes: 1 - s_k itself would lose its digits where s_k is near 1.
     """
     return log_s.scatter(-1, classes.unsqueeze(-1), -torch.inf).logsumexp(-1)
+
+
+def smoothed(y: Tensor, classes: int, share: float) -> Tensor:
+    """Labels int64 (B,) or soft (B, K) as soft ones, (1 - share) y + share / K, float (B, K)."""
+    hot = y if y.is_floating_point() else functional.one_hot(y, classes).float()
+    return (1.0 - share) * hot + share / classes

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from robustzoo import keyed_noise
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.pgd import at_least_float32, pgd, uniform_start
+from robustzoo.models.batch_norm import features_apart, kept_buffers
 from robustzoo.objectives import trace_of_hessian
 from robustzoo.objectives.lambda_schedules import SCHEDULES
-from robustzoo.objectives.losses import cross_entropy, kl_divergence, log_softmax
+from robustzoo.objectives.losses import cross_entropy, kl_divergence, log_softmax, smoothed
 from robustzoo.objectives.robust_losses import LOSSES
 from robustzoo.objectives.weight_perturbation import perturbed_parameters
 from robustzoo.registry.threat_model import ThreatModel
@@ -143,7 +144,7 @@ class Objective:
             )
         f, fa = features.chunk(2) if self.needs_clean else (None, features)
         g, ga = logits.chunk(2) if self.needs_clean else (None, logits)
-        terms = LOSSES[self.recipe.loss](self.recipe, g, ga, y)
+        terms = LOSSES[self.recipe.loss](self.recipe, g, ga, self._targets(y))
         total = terms["robust"]
         if self.has_trh:
             terms["trace"] = self._trace(f, g, fa, ga, y).mean()
@@ -168,11 +169,14 @@ class Objective:
             x, x_adv: (B, C, H, W); y: (B,) int64 or (B, K).
         """
         parameters = perturbed_parameters(model)
-        images = torch.cat((x.to(x_adv.dtype), x_adv)) if self.recipe.loss != "at" else x_adv
-        logits = model.head(model.features(images))
-        g, ga = logits.chunk(2) if self.recipe.loss != "at" else (None, logits)
-        loss = LOSSES[self.recipe.loss](self.recipe, g, ga, y, s2o=False)["robust"]
-        return parameters, list(torch.autograd.grad(loss, parameters, materialize_grads=True))
+        paired = self.recipe.loss != "at"
+        images = torch.cat((x.to(x_adv.dtype), x_adv)) if paired else x_adv
+        # Its release climbs on a copy of the network: running statistics learn nothing of this pass.
+        with kept_buffers(model):
+            logits = model.head(features_apart(model, images, 2 if paired else 1))
+            g, ga = logits.chunk(2) if paired else (None, logits)
+            loss = LOSSES[self.recipe.loss](self.recipe, g, ga, self._targets(y), s2o=False)["robust"]
+            return parameters, list(torch.autograd.grad(loss, parameters, materialize_grads=True))
 
     def trh_lambda(self, step: int) -> float:
         """lambda(t) at optimizer step t = `step` (0-based) of `total_steps`; 0 without TrH."""
@@ -185,6 +189,11 @@ class Objective:
         """gamma |theta|^2 (or l2_reg |theta|^2) over these weights, a float32 scalar to log, no gradient."""
         squares = [at_least_float32(weight).square().sum() for weight in weights]
         return 0.5 * self.weight_decay * torch.stack(squares).sum()
+
+    def _targets(self, y: Tensor) -> Tensor:
+        """The labels of the outer loss, soft ones with label smoothing. The attack keeps to the class."""
+        share = self.recipe.label_smoothing
+        return smoothed(y, self.recipe.num_classes, share) if share else y
 
     def _trace(self, f: Tensor | None, g: Tensor | None, fa: Tensor, ga: Tensor, y: Tensor) -> Tensor:
         """Tr Hess of the loss in the top-layer weight, per sample (B,)."""

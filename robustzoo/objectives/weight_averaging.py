@@ -8,13 +8,15 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from robustzoo.models.batch_norm import kept_buffers, put_back, running_statistics
+
 
 class WeightAverage:
     """average = decay * average + (1 - decay) * weight after every step, from the initial weights on.
 
     Args:
-        module: float parameters are averaged, in float32; it must have no float buffers in its state, which
-            an average of weights would not fit (batch norm statistics).
+        module: float parameters are averaged, in float32. Running statistics of batch norm are not, for an
+            average of them does not fit averaged weights: `renew` has them measured.
         decay: in [0, 1).
         weights: the tensors to average by name, asked for anew at every use; default: the parameters of the
             module. A process that keeps a part of every weight gives those parts: averaging is element-wise.
@@ -23,7 +25,7 @@ class WeightAverage:
     Memory: a copy of the weights, or of the parts of them.
 
     Raises:
-        ValueError: decay outside its range, or a float buffer.
+        ValueError: decay outside its range.
     """
 
     def __init__(
@@ -39,14 +41,9 @@ class WeightAverage:
         parameters = dict(module.named_parameters())
         self._weights = (lambda: parameters) if weights is None else weights
         self._written = written
-        stray = [
-            name
-            for name, tensor in module.state_dict().items()
-            if tensor.is_floating_point() and name not in parameters
-        ]
-        if stray:
-            raise ValueError(f"{stray[0]} is a buffer, not a weight: averaging would leave it as it is")
+        self._module = module
         self._average = {name: weight.detach().float().clone() for name, weight in self._weights().items()}
+        self._statistics = self._measured()
 
     @torch.no_grad()
     def update(self) -> None:
@@ -59,15 +56,28 @@ class WeightAverage:
     def in_place(self):
         """The averaged weights in the module inside the block; its own weights, bit for bit, afterwards."""
         kept = {name: weight.detach().clone() for name, weight in self._weights().items()}
-        try:
-            self._fill(self._average)
-            yield
-        finally:
-            self._fill(kept)
+        with kept_buffers(self._module):
+            try:
+                self._fill(self._average)
+                put_back(self._module, self._statistics)
+                yield
+            finally:
+                self._fill(kept)
+
+    def renew(self, measure: Callable[[], None]) -> None:
+        """Have the running statistics of the averaged weights measured: where the module has none, nothing.
+
+        measure: runs images through the module, which holds the averaged weights then, in the way that
+            `batch_norm.renew_statistics` does; its buffers are what is kept.
+        """
+        if self._statistics:
+            with self.in_place():
+                measure()
+                self._statistics = self._measured()
 
     def state(self) -> dict[str, Tensor]:
-        """The averages by parameter name, float32; not copies."""
-        return dict(self._average)
+        """The averages by parameter name and their running statistics by buffer name, float32; not copies."""
+        return self._average | self._statistics
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -76,11 +86,14 @@ class WeightAverage:
         Raises:
             ValueError: other names or shapes than the module's.
         """
-        expected = {name: tensor.shape for name, tensor in self._average.items()}
+        expected = {name: tensor.shape for name, tensor in self.state().items()}
         if {name: tensor.shape for name, tensor in state.items()} != expected:
             raise ValueError("the saved averages are of another network: resume the run they belong to")
         for name, tensor in state.items():
-            self._average[name].copy_(tensor)
+            self.state()[name].copy_(tensor)
+
+    def _measured(self) -> dict[str, Tensor]:
+        return {name: tensor.clone() for name, tensor in running_statistics(self._module).items()}
 
     @torch.no_grad()
     def _fill(self, weights: Mapping[str, Tensor]) -> None:

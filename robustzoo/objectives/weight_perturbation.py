@@ -2,7 +2,7 @@
 
 At weights w, with d the gradient of the robust loss at the adversarial images, every layer's weight moves by
 v = delta |w| d / |d|; the training gradient is taken at w + v, and w is put back before the optimizer's step.
-Biases, norm scales, class token and position embedding stay where they are.
+Biases, norm scales, class token, position embedding and running statistics stay where they are.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-_TOKENS = ("cls_token", "pos_embed", "reg_token")
-
 
 def perturbed_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """The weights that AWP moves: those of two dimensions or more, class token and position embedding not."""
+    """The weights that AWP moves, as in its release: those called "weight", of two dimensions or more.
+
+    So not class token, position embedding, or the temperatures of attention in XCiT.
+    """
     return [
         parameter
         for name, parameter in module.named_parameters()
-        if parameter.dim() >= 2 and not name.endswith(_TOKENS)
+        if parameter.dim() >= 2 and name.rpartition(".")[2] == "weight"
     ]
 
 

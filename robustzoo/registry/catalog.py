@@ -74,7 +74,7 @@ class DatasetSpec:
     `normalisation_source` says where they come from. `train_size` includes images held out for choosing.
     `needs_files`: the images must be given with `--data DIR`; False where they come with a dependency.
     `test_digest`: of the pixels and labels of all test images, as Evidence states it; None where nobody has
-    computed it yet.
+    computed it yet. `caution`: what a card says of models of it, beside what it says of all.
     """
 
     key: str
@@ -91,6 +91,7 @@ class DatasetSpec:
     source: str
     needs_files: bool = True
     test_digest: str | None = None
+    caution: str | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,14 @@ def _side_by_side(timm_name: str, width: int, body_parameters: int) -> dict[int,
     return {4: Network(timm_name, arguments, width, body_parameters, downsampled=True)}
 
 
+def _plain_vit(
+    image_size: int, *, patch: int, width: int, depth: int, heads: int, body_parameters: int
+) -> dict[int, Network]:
+    size = {"img_size": image_size, "patch_size": patch}
+    arguments = {**size, "embed_dim": width, "depth": depth, "num_heads": heads}
+    return {image_size: Network("vit_tiny_patch16_224", arguments, width, body_parameters)}
+
+
 _PAPER_DATASETS = ("cifar10", "cifar100", "imagenet")
 _PHOTOGRAPHS = ("cifar10jpg", "cifar10")  # of 32x32 pixels, for networks that start at random
 
@@ -128,54 +137,31 @@ ARCHITECTURES: dict[str, Architecture] = _by_key(
     Architecture(
         "vit_micro2",
         "ViT-Micro/2: width 64, depth 4, 4 heads",
-        networks={
-            8: Network(
-                "vit_tiny_patch16_224",
-                {"img_size": 8, "patch_size": 2, "embed_dim": 64, "depth": 4, "num_heads": 4},
-                width=64,
-                body_parameters=201_536,
-            )
-        },
+        _plain_vit(8, patch=2, width=64, depth=4, heads=4, body_parameters=201_536),
         datasets=("digits",),
     ),
     Architecture(
         "vit_ti4",
         "ViT-Ti/4: width 192, depth 12, 3 heads",
-        networks={
-            32: Network(
-                "vit_tiny_patch16_224",
-                {"img_size": 32, "patch_size": 4, "embed_dim": 192, "depth": 12, "num_heads": 3},
-                width=192,
-                body_parameters=5_360_832,
-            )
-        },
+        _plain_vit(32, patch=4, width=192, depth=12, heads=3, body_parameters=5_360_832),
         datasets=_PHOTOGRAPHS,
     ),
     Architecture(
         "vit_mini4",
         "ViT-Mini/4: width 128, depth 6, 4 heads",
-        networks={
-            32: Network(
-                "vit_tiny_patch16_224",
-                {"img_size": 32, "patch_size": 4, "embed_dim": 128, "depth": 6, "num_heads": 4},
-                width=128,
-                body_parameters=1_204_608,
-            )
-        },
+        _plain_vit(32, patch=4, width=128, depth=6, heads=4, body_parameters=1_204_608),
         datasets=_PHOTOGRAPHS,
     ),
     Architecture(
         "vit_mini4c",
         "ViT-Mini/4 behind two convolutions of stride 2: width 128, depth 6, 4 heads",
-        networks={
-            32: Network("robustzoo_vit_mini_c4", {"img_size": 32}, width=128, body_parameters=1_290_496)
-        },
+        {32: Network("robustzoo_vit_mini_c4", {"img_size": 32}, 128, 1_290_496)},
         datasets=_PHOTOGRAPHS,
     ),
     Architecture(
         "resnet_mini",
         "ResNet-Mini: pre-activation without batch norm, widths 32, 64 and 128, two blocks each",
-        networks={
+        {
             32: Network(
                 "robustzoo_resnet_mini",
                 {"img_size": 32, "widths": [32, 64, 128], "depths": [2, 2, 2]},
@@ -184,6 +170,36 @@ ARCHITECTURES: dict[str, Architecture] = _by_key(
             )
         },
         datasets=_PHOTOGRAPHS,
+    ),
+    Architecture(
+        "resnet18",
+        "ResNet-18 with batch norm and a 3x3 stem of stride 1",
+        {32: Network("robustzoo_resnet18", {}, 512, 11_168_832)},
+        datasets=_PHOTOGRAPHS,
+    ),
+    Architecture(
+        "wrn28_10",
+        "Wide ResNet 28-10 with batch norm",
+        {32: Network("robustzoo_wide", {"depth": 28, "widening": 10}, 640, 36_472_784)},
+        datasets=_PHOTOGRAPHS,
+    ),
+    Architecture(
+        "convnext_tiny",
+        "ConvNeXt-T behind two 3x3 convolutions of stride 2",
+        {224: Network("convnext_tiny", {"stem_type": "overlap_act"}, 768, 27_901_152)},
+        datasets=("imagenet",),
+    ),
+    Architecture(
+        "vit_s16",
+        "ViT-S/16 behind four 3x3 convolutions of stride 2: width 384, depth 12, 6 heads",
+        {224: Network("robustzoo_vit_small_c16", {"img_size": 224}, 384, 22_392_576)},
+        datasets=("imagenet",),
+    ),
+    Architecture(
+        "xcit_s12",
+        "XCiT-S12/16 with batch norm in its stem: width 384, depth 12, 8 heads",
+        {224: Network("xcit_small_12_p16_224", {"img_size": 224}, 384, 25_868_304)},
+        datasets=("imagenet",),
     ),
     Architecture(
         "vit_b16",
@@ -276,6 +292,7 @@ DATASETS: dict[str, DatasetSpec] = _by_key(
         source="sklearn.datasets.load_digits: the test part of Alpaydin and Kaynak's optical digits",
         needs_files=False,
         test_digest="58938eef8c5f5804f2e47ffa93ded92d98d4a2baad2c439d091684d64e644a0e",
+        caution="A classifier of 8 x 8 digits is there to try tools on, not to read digits with.",
     ),
     DatasetSpec(
         "cifar10jpg",

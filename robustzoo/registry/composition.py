@@ -8,7 +8,7 @@ Where no table has a value of a method for a name, it is that of a name which ha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -55,6 +55,7 @@ def _compose(name: ModelName) -> tuple[Mapping[str, Any], Mapping[str, str]]:
     return MappingProxyType(values), MappingProxyType(sources)
 
 
+@cache
 def neutral(key: str) -> tuple[Any, str] | None:
     """The value at which a recipe leaves a later field out, and its source; None for any other field."""
     if not FIELDS[key].later:

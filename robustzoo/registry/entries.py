@@ -21,10 +21,11 @@ from robustzoo.registry.names import (
     unpublished_name,
 )
 from robustzoo.registry.recipes import Recipe
-from robustzoo.untrusted_files import read_bytes, read_text
+from robustzoo.untrusted_files import read_object, read_text
 
 LOCK_FILE = Path(__file__).with_name("weights.lock.json")
 _LARGEST_LOCK = 10**7  # bytes; an entry takes about 300
+CONFIG = "config.json"
 _LARGEST_CONFIG = 2**20  # bytes
 SOURCES = ("bundled", "zoo", "hub")
 _PACKAGE = Path(__file__).parents[1]
@@ -196,6 +197,11 @@ def _inside(path: object) -> bool:
     return not pure.is_absolute() and bool(pure.parts) and ".." not in pure.parts
 
 
+def read_configuration(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """config.json of a model folder, ours or timm's, unchecked. Raises: OSError; RobustzooError: no JSON."""
+    return read_object(Path(folder, CONFIG), _LARGEST_CONFIG)
+
+
 def pin_problem(recipe_name: str, pin: Weights, folder: Path) -> str | None:
     """What in a folder contradicts the entry that pins it: the size of model.safetensors, or the recipe that
     config.json names; None where nothing does.
@@ -206,15 +212,14 @@ def pin_problem(recipe_name: str, pin: Weights, folder: Path) -> str | None:
         recipe_name, pin: of the entry.
         folder: where they are on this machine.
     """
-    weights, config = folder / "model.safetensors", folder / "config.json"
+    weights = folder / "model.safetensors"
     try:
         size = weights.stat().st_size
-        document = json.loads(read_bytes(config, _LARGEST_CONFIG))
-        held = document["robustzoo"]["name"]
+        held = read_configuration(folder)["robustzoo"]["name"]
     except OSError as error:
         return f"{error.filename or folder} cannot be read ({error.strerror or error})"
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return f"{config} is no configuration of a robustzoo model"
+    except (RobustzooError, KeyError, TypeError):
+        return f"{folder / CONFIG} is no configuration of a robustzoo model"
     if held != recipe_name:
         return f"{folder} is pinned as {recipe_name} but holds {held}"
     if size != pin.bytes:

@@ -146,6 +146,9 @@ class Values:
     loss_weight: float | None = _value(
         "weight of the loss's second term (TRADES' KL, ALP's pairing, MART's KL)", above=0
     )
+    label_smoothing: float = _value(
+        "share of the label that all classes have alike, in the outer loss", low=0, below=1, later=True
+    )
     loss_stop_gradient: bool = _value("the clean softmax is a constant in the loss")
     mart_bce_input: str | None = _value("input of the CE term in MART's boosted CE", choices=("adv", "clean"))
     trh_lambda: float | None = _value("weight of the trace", low=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from robustzoo.errors import RobustzooError
@@ -51,7 +52,7 @@ class Recipe(Values):
             )
         for key in FIELDS:
             _check_source(key, self.sources[key])
-        if self.name not in (self.base_name, changed_name(self.base_name, self.digest)):
+        if self.name != self.base_name and self.name != changed_name(self.base_name, self.digest):
             raise RobustzooError(
                 f"name {self.name!r} is neither {self.base_name!r} nor that of these values, "
                 f"{changed_name(self.base_name, self.digest)!r}: take the latter"
@@ -62,7 +63,7 @@ class Recipe(Values):
         """Every value that decides the training, by field; no name and no sources."""
         return {key: getattr(self, key) for key in FIELDS}
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """sha256, as 64 hex digits, of the canonical JSON of the science fields."""
         return science_digest(self.science)
@@ -194,8 +195,7 @@ def changed(
     of_name, sources = composed(base_name)
     given, of = (of_name, sources) if base is None else (base.science, base.sources)
     values, sources = apply_overrides(given, of, changes, origin, notes)
-    digest = science_digest(values)
-    name = base_name if digest == science_digest(of_name) else changed_name(base_name, digest)
+    name = base_name if values == of_name else changed_name(base_name, science_digest(values))
     return Recipe(name=name, base_name=base_name, sources=sources, **values)
 
 

@@ -208,6 +208,11 @@ def _loss_rules(values: Mapping[str, Any]) -> list[Rule]:
             "and at has none; choose another name",
         ),
         (
+            values["label_smoothing"] > 0 and loss == "mart",
+            "label_smoothing {label_smoothing} does not go with loss mart, which needs one class an image: "
+            "set label_smoothing=0",
+        ),
+        (
             values["attack_loss"] == "kl" and loss != "trades",
             "attack_loss kl is TRADES' inner maximisation, which loss {loss} does not have: use "
             "attack_loss=ce, or a trades recipe",

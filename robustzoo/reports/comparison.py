@@ -11,9 +11,10 @@ from typing import Any
 
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import shard_problem
-from robustzoo.cards.paired import Paired
-from robustzoo.cards.published import all_evidence
+from robustzoo.cards.holdings import all_evidence
+from robustzoo.cards.statistics import Paired
 from robustzoo.errors import RobustzooError
+from robustzoo.evaluation.terms import QUESTION, differences
 from robustzoo.streams import one_line
 
 
@@ -143,18 +144,12 @@ def is_file(place: str) -> bool:
 
 def _differences(one: Evidence, other: Evidence) -> dict[str, tuple[Any, Any]]:
     """Field -> both values, where two Evidence are not about the same question."""
-    a, b = one.doc, other.doc
-    pairs = {
-        "images (digest)": (a["dataset"]["digest"], b["dataset"]["digest"]),
-        "positions": (a["dataset"]["indices"], b["dataset"]["indices"]),
-        "threat model": (str(one.threat_model), str(other.threat_model)),
-        "protocol": (
-            f"{a['protocol']['name']} {a['protocol']['digest'][:12]}",
-            f"{b['protocol']['name']} {b['protocol']['digest'][:12]}",
-        ),
-        "number of classes": (a["dataset"]["num_classes"], b["dataset"]["num_classes"]),
+    found = differences(one.key(), other.key(), QUESTION)
+    shown = {
+        "protocol": lambda stated: f"{stated['name']} {stated['digest'][:12]}",
+        "threat_model": lambda stated: f"{stated['norm']}:{stated['epsilon']}",
     }
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    return {QUESTION[term]: tuple(map(shown.get(term, lambda v: v), pair)) for term, pair in found.items()}
 
 
 def _called(evidence: Evidence) -> str:

@@ -209,7 +209,8 @@ def choose_pictures(
     if stated is None or not path.with_name(stated["file"]).is_file():
         missing = "no witnesses are stored" if stated is None else f"{stated['file']} is missing"
         return [], f"{missing}, so there are no pictures of perturbations"
-    witnesses = Witnesses.load(path.with_name(stated["file"]), stated["sha256"], stated["count"])
+    shape = evidence.doc["dataset"]["image_shape"]
+    witnesses = Witnesses.load(path.with_name(stated["file"]), stated["sha256"], stated["count"], shape)
     broken = {v.id: v for v in evidence.verdicts if v.broken_by is not None}
     rows = [row for row, i in enumerate(witnesses.ids) if int(i) in broken]
     picked = [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))]

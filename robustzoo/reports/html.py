@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.masking import masking_signs
+from robustzoo.cards.signs import masking_signs
 from robustzoo.reports.text import per_class, report, stages
 from robustzoo.streams import one_line
 

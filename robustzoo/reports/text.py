@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from robustzoo.cards.best_known import best_known
-from robustzoo.cards.catalog_images import images_problem
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.evidence_rules import shard_problem
-from robustzoo.cards.masking import masking_signs
+from robustzoo.cards.evidence_rules import images_problem, shard_problem
+from robustzoo.cards.holdings import best_known
 from robustzoo.cards.passages import transform_text
+from robustzoo.cards.signs import masking_signs
 from robustzoo.cards.statistics import Accuracy
-from robustzoo.evaluation.progress import duration
-from robustzoo.streams import one_line
+from robustzoo.streams import duration, one_line
 
 
 def report(evidence: Evidence, *, details: bool = False, others: Sequence[Evidence] = ()) -> str:

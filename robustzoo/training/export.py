@@ -98,7 +98,11 @@ def checkpoint_weights(folder: Path) -> dict[str, Tensor]:
             f"{folder} holds weights that are not of the model: {', '.join(strays[:4])}. "
             "Export with the robustzoo that trained it"
         )
-    weights = {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()}
+    # DeepSpeed gives batch norm's counters, whole numbers, as floats where it puts parts together.
+    weights = {
+        name.removeprefix(_PREFIX): tensor.long() if name.endswith("num_batches_tracked") else tensor
+        for name, tensor in state.items()
+    }
     return weights | _averages(folder, weights)
 
 
@@ -110,7 +114,14 @@ def _averages(folder: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     parts = [load_file(folder / averages_file(rank)) for rank in range(ranks)]
     if not parts:
         return {}
-    return {name: torch.cat([part[name] for part in parts]).view_as(w) for name, w in weights.items()}
+    whole = {}
+    for name in parts[0]:
+        own = [
+            part[name] for part in parts
+        ]  # of a weight its parts; every rank has all of a running statistic
+        of_weight = own[0].numel() < weights[name].numel()
+        whole[name] = torch.cat(own).view_as(weights[name]) if of_weight else own[0].view_as(weights[name])
+    return whole
 
 
 @torch.no_grad()

@@ -14,14 +14,16 @@ flags that stay as they are let it be compiled once. TRADES' clean target has no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
+from robustzoo.models.batch_norm import kept_buffers
 from robustzoo.models.pixel_model import FeaturesAndLogits
 from robustzoo.objectives.objective import Objective
 from robustzoo.objectives.weight_perturbation import perturbed
+from robustzoo.training import zero
 from robustzoo.training.launch import Launch
 from robustzoo.training.processes import Processes
 
@@ -87,6 +89,12 @@ class Passes:
         """Features (B, d) and logits (B, K) of the training pass, through the engine."""
         with self.recomputing():
             return self._engine(images)
+
+    def backward(self, loss: Tensor) -> None:
+        """The backward pass of a training pass. What it recomputes is no second batch for batch norm."""
+        model = self._engine.module.pixel_model
+        with kept_buffers(model) if self._launch.activation_checkpointing else nullcontext():
+            zero.backward(self._engine, loss)
 
     @contextmanager
     def recomputing(self):

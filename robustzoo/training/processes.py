@@ -10,7 +10,7 @@ import socket
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +94,14 @@ class Processes:
             dist.all_reduce(values)
             values /= self.world_size
         return values
+
+    def share(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The mean over the ranks in the place of every one of these float tensors, in one message."""
+        own = list(tensors)
+        if own and self.world_size > 1:
+            mean = self.mean(torch.cat([tensor.flatten() for tensor in own]))
+            for tensor, part in zip(own, mean.split([tensor.numel() for tensor in own]), strict=True):
+                tensor.copy_(part.view_as(tensor))
 
 
 def start() -> Processes:

@@ -10,6 +10,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from robustzoo.models.batch_norm import put_back, running_statistics
 from robustzoo.objectives.objective import Objective
 from robustzoo.objectives.weight_averaging import WeightAverage
 from robustzoo.registry import Recipe
@@ -61,6 +62,8 @@ class Step:
                 augmentation, and int64 (B,) or float (B, K).
         """
         objective, passes = self.objective, self.passes
+        statistics = running_statistics(self.engine.module)
+        before = {name: tensor.clone() for name, tensor in statistics.items()}
         zero.set_learning_rate(self.engine, rate)
         attacked, terms_of = [], []
         for epochs, ids, x, y in micro_batches:
@@ -70,10 +73,13 @@ class Step:
             for x, x_adv, y in attacked:
                 features, logits = passes.train(objective.inputs(x, x_adv))
                 terms = objective.terms(features, logits, y, step=step)
-                zero.backward(self.engine, terms["total"])
+                passes.backward(terms["total"])
                 terms_of.append(torch.stack([value.detach() for value in terms.values()]))
         gradient_norm = zero.optimizer_step(self.engine)
         skipped = zero.skipped(self.engine)
+        if skipped:  # activations may have overflowed too
+            put_back(self.engine.module, before)
+        self.processes.share(statistics.values())  # each rank has seen its own images
         if self.average is not None and not skipped:
             self.average.update()
         means = self.processes.mean(torch.stack(terms_of).mean(dim=0)).tolist()

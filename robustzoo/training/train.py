@@ -81,7 +81,7 @@ def train(plan: Plan) -> None:
 
     # ---- Weights and engine, and what a checkpoint restores: these, then random states ---------------------
     model, start = initial_model(plan, data, done)
-    engine = zero.build_engine(recipe, launch, model, objective.weight_decay)
+    engine = zero.build_engine(objective, launch, model)
     passes = Passes(engine, launch)
     average = None if recipe.swa_decay is None else zero.weight_average(engine, model, recipe.swa_decay)
     take_step = Step(objective, engine, passes, group, average, flags.seed)
@@ -127,6 +127,8 @@ def train(plan: Plan) -> None:
                 record["gradient_norm"] = outcome.gradient_norm
             if launch.precision == "fp16":
                 record["loss_scale"] = zero.loss_scale(engine)
+            if average is not None:  # its weights have seen no image: their running statistics are measured
+                average.renew(lambda: validation.renew_statistics(passes.logits))
             if reads:
                 with nullcontext() if average is None else average.in_place():  # what is exported
                     record |= validation.run(passes.logits)

@@ -11,12 +11,14 @@ from torch.nn import functional
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.pgd import pgd, uniform_start
 from robustzoo.data import Subset, evaluation_subset
+from robustzoo.models.batch_norm import renew_statistics, running_statistics
 from robustzoo.registry import Recipe
 from robustzoo.training.data import TrainingData
 from robustzoo.training.processes import Processes
 
 STEPS = 10
 STEP_RATIO = 2.5  # step = ratio * epsilon / steps; source: Madry et al.'s rule
+STATISTICS_IMAGES = 2_000  # training images that running statistics of averaged weights rest on
 LARGEST = 1000  # images; about 3 percentage points of 95 % interval, at a small part of the training time
 
 
@@ -35,6 +37,7 @@ class Validation:
         size = min(len(data.holdout), len(data.originals), affordable(data.recipe, every))
         self.holdout = evaluation_subset(data.holdout, size)
         self.training = evaluation_subset(data.originals, size)
+        self.originals = data.originals
 
     def describe(self) -> str:
         """How many images a reading rests on, and how far chance alone moves it, in words."""
@@ -60,6 +63,16 @@ class Validation:
             "train_pgd10_accuracy": train_robust,
             "robust_gap": train_robust - robust,
         }
+
+    def renew_statistics(self, model: nn.Module) -> None:
+        """Measure batch norm's running statistics anew, on fixed training images without augmentation.
+
+        Clean ones, as the releases of weight averaging do. Every rank must call it: each measures its share,
+        and all get the mean.
+        """
+        subset = evaluation_subset(self.originals, min(len(self.originals), STATISTICS_IMAGES))
+        renew_statistics(model, (x for x, *_ in self._share(subset)))
+        self.processes.share(running_statistics(model).values())
 
     def _accuracies(self, model: nn.Module, subset: Subset) -> list[float]:
         """Clean and robust accuracy on a subset."""

@@ -16,6 +16,7 @@ from deepspeed.utils import logger as deepspeed_logger
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from robustzoo.models.batch_norm import stored_buffers
 from robustzoo.models.pixel_model import FeaturesAndLogits, PixelModel
 from robustzoo.objectives.objective import Objective
 from robustzoo.objectives.weight_averaging import WeightAverage
@@ -90,11 +91,12 @@ def optimizer(recipe: Recipe, parameters: list[nn.Parameter], weight_decay: floa
     return torch.optim.Adam(parameters, betas=(recipe.momentum, 0.999), **settings)
 
 
-def build_engine(recipe: Recipe, launch: Launch, model: PixelModel, weight_decay: float):
+def build_engine(objective: Objective, launch: Launch, model: PixelModel):
     """The DeepSpeed engine around `FeaturesAndLogits(model)`; see `passes` for what goes through it."""
     deepspeed_logger.setLevel(logging.WARNING)
-    module = FeaturesAndLogits(model)
-    torch_optimizer = optimizer(recipe, list(module.parameters()), weight_decay)
+    recipe = objective.recipe
+    module = FeaturesAndLogits(model, parts=2 if objective.needs_clean else 1)
+    torch_optimizer = optimizer(recipe, list(module.parameters()), objective.weight_decay)
     engine, *_ = deepspeed.initialize(
         model=module, optimizer=torch_optimizer, config=config(recipe, launch), dist_init_required=False
     )
@@ -229,4 +231,6 @@ def trained_weights(engine, average: WeightAverage | None = None) -> dict[str, T
             gathered = engine.zero_optimization_stage() == 3
             with deepspeed.zero.GatheredParameters([weight]) if gathered else nullcontext():
                 weights[name] = weight.detach().cpu().clone()
+        for name, buffer in stored_buffers(engine.module.pixel_model).items():
+            weights[name] = buffer.detach().cpu().clone()
     return weights

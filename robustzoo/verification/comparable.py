@@ -10,12 +10,12 @@ from typing import Any
 
 from robustzoo.attacks.protocols import ProtocolError
 from robustzoo.attacks.protocols import protocol as make_protocol
-from robustzoo.cards.catalog_images import images_problem
 from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence_rules import images_problem
+from robustzoo.cards.holdings import evidence_files
 from robustzoo.cards.metadata import LARGEST_CARD
-from robustzoo.cards.published import evidence_files
-from robustzoo.cards.witnesses import Witnesses
+from robustzoo.cards.witnesses import Witnesses, most_bytes
 from robustzoo.data import ImageDataset, evaluation_subset, open_data, pixel_digest
 from robustzoo.data.datasets import WITHOUT_FILES
 from robustzoo.data.fit import Fit
@@ -108,13 +108,19 @@ def evidence_documents(folder: Path) -> list[tuple[Evidence, Path]]:
 def check_witness_file(one: Statement) -> None:
     """Refuse a witness file that is not the one of the Evidence; a missing one is noted later."""
     stated = one.evidence.doc["witnesses"]
-    if stated is not None and one.path.with_name(stated["file"]).is_file():
-        verify_sha256(
-            one.path.with_name(stated["file"]),
-            stated["sha256"],
-            next_step="restore the witness file from a fresh copy of the model folder. Replay needs no more "
-            "than the right file; without any, `--mode spot` or `full` attacks the model again",
+    if stated is None or not (file := one.path.with_name(stated["file"])).is_file():
+        return
+    next_step = (
+        "restore the witness file from a fresh copy of the model folder. Replay needs no more than the right "
+        "file; without any, `--mode spot` or `full` attacks the model again"
+    )
+    most = most_bytes(stated["count"], one.evidence.doc["dataset"]["image_shape"])
+    if (size := file.stat().st_size) > most:  # before it is hashed: minutes, of a sparse file
+        raise RobustzooError(
+            f"{file} has {size:,} bytes, and {plural(stated['count'], 'witness', 'es')} have at most "
+            f"{most:,}; {next_step}"
         )
+    verify_sha256(file, stated["sha256"], next_step=next_step)
 
 
 def card_differences(one: Statement, model: PixelModel) -> dict[str, tuple[Any, Any]]:
@@ -243,4 +249,6 @@ def load_witnesses(one: Statement, notes: list[str]) -> Witnesses | None:
             "replay cannot test how many images are robust: restore it, or use mode spot or full"
         )
         return None
-    return Witnesses.load(file, stated["sha256"], stated["count"])
+    image_shape = one.evidence.doc["dataset"]["image_shape"]
+    # `check_witness_file` has compared its hash
+    return Witnesses.load(file, count=stated["count"], image_shape=image_shape)

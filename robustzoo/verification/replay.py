@@ -14,7 +14,7 @@ from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset
 from robustzoo.evaluation import machine
 from robustzoo.evaluation.progress import estimate
-from robustzoo.evaluation.witnessing import BORDERLINE, inside, leads
+from robustzoo.evaluation.witnessing import BORDERLINE, inside, margins
 
 
 @dataclass
@@ -68,8 +68,8 @@ def replay(
         x, labels = _read(dataset, chosen)
         found.clean_correct += [
             i
-            for i, lead in zip(chosen, leads(model, x, labels, micro_batch_size, device), strict=True)
-            if lead < 0
+            for i, margin in zip(chosen, margins(model, x, labels, micro_batch_size, device), strict=True)
+            if margin < 0
         ]
     if witnesses is None:
         return found
@@ -82,12 +82,12 @@ def replay(
         x, labels = _read(dataset, chosen)
         points = torch.from_numpy(witnesses.points([row[i] for i in chosen]))
         within = inside(points, x, evidence.threat_model).tolist()
-        here = leads(model, points, labels, micro_batch_size, device).tolist()
-        for i, legal, lead in zip(chosen, within, here, strict=True):
-            tie = lead > -BORDERLINE or abs(float(witnesses.margins[row[i]])) < BORDERLINE
+        here = margins(model, points, labels, micro_batch_size, device).tolist()
+        for i, legal, margin in zip(chosen, within, here, strict=True):
+            tie = margin > -BORDERLINE or abs(float(witnesses.margins[row[i]])) < BORDERLINE
             if not legal:
                 found.outside.append(i)
-            elif lead <= 0:
+            elif margin <= 0:
                 (found.borderline if tie else found.failing).append(i)
             elif i in correct:
                 # A witness for an image that is misclassified anyway proves nothing more.

@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from torch import nn
 
 from robustzoo.attacks.protocols import Protocol
 from robustzoo.cards.statistics import FailureSequence
-from robustzoo.evaluation.attack_run import attacked
 from robustzoo.evaluation.engine import Work
-from robustzoo.evaluation.evaluate import cost_line
-from robustzoo.evaluation.progress import Reporter
+from robustzoo.evaluation.prepare import Prepared
+from robustzoo.evaluation.progress import Reporter, cost_line
+from robustzoo.evaluation.workers import attacked
 
 LEVEL = 0.95
 # Target classes of the first tier: the nearest few find nearly all that all nine find.
@@ -89,30 +88,24 @@ def first_tier(protocol: Protocol) -> Protocol:
     return Protocol(f"first tier of {protocol.name}", protocol.norm, attacks)
 
 
-def spot(
-    model: nn.Module,
-    work: Work,
-    indices: Sequence[int],
-    bounds: Bounds,
-    workers: int,
-    reporter: Reporter,
-) -> Spot:
-    """Run the first tier on images `indices`, then the whole protocol on drawn survivors until decided.
+def spot(ready: Prepared, bounds: Bounds, workers: int, reporter: Reporter) -> Spot:
+    """Run the first tier on the images of `ready`, then the whole protocol on drawn survivors until decided.
 
     Args:
-        model: frozen and on its device; with more than one worker, from a folder.
-        work: the protocol, with the seed of its noise.
+        ready: sized; its work is the protocol, with the seed of its noise.
+        workers: with more than one the model is from a folder.
     """
+    model, work, indices = ready.model, ready.work, ready.subset.indices
+    workers = min(workers, len(indices))
     tier = FirstTier(**vars(work))
-    x = work.dataset[indices[0]][0]
-    reporter.say(cost_line(model, x, tier, len(indices), workers), "cost")
+    reporter.say(cost_line(tier, len(indices), workers, ready.measured), "cost")
     survivors, masking = attacked(model, tier, indices, workers, reporter)
     if tier.protocol == work.protocol:  # there is no more to run: every survivor is robust
         return Spot(len(survivors), len(survivors), 0, 0, 0, masking=masking)
     if bounds.least <= len(survivors):
         reporter.say(
             f"{len(survivors)} survived. Of these, drawn at random until the claim is decided, at most: "
-            + cost_line(model, x, work, max(len(survivors), 1), workers),
+            + cost_line(work, max(len(survivors), 1), workers, ready.measured),
             "cost",
         )
 

@@ -11,23 +11,20 @@ from typing import Any
 
 import torch
 
-from robustzoo.attacks.frozen import frozen
-from robustzoo.attacks.protocols import RANDOM_MODELS
+from robustzoo.cards.check import require_rendered, require_same
 from robustzoo.cards.claims import Claim, default_tolerance
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.masking import masking_signs
-from robustzoo.cards.metadata import weights_sha256
-from robustzoo.cards.rendered import require_rendered, split_notes
-from robustzoo.cards.visible import require_same
+from robustzoo.cards.metadata import Card
+from robustzoo.cards.notes import split_notes
+from robustzoo.cards.signs import masking_signs
 from robustzoo.cards.witnesses import Witnesses
-from robustzoo.data import ImageDataset
+from robustzoo.data import ImageDataset, Subset
 from robustzoo.errors import RobustzooError
-from robustzoo.evaluation import machine, micro_batch
-from robustzoo.evaluation.arguments import check_seed, check_whole
-from robustzoo.evaluation.engine import Work
+from robustzoo.evaluation import machine
+from robustzoo.evaluation.checks import check_arguments, probe_images, read_probe
 from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
-from robustzoo.evaluation.guards import probe_images, read_probe
+from robustzoo.evaluation.prepare import Asked, Prepared, ask, prepare
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.models.folder import ModelFolder, read_folder
 from robustzoo.models.pixel_model import PixelModel
@@ -90,7 +87,7 @@ def verify(
             cannot test that the model is at most as robust as claimed.)
         CardError: no card, one without claims, one whose text states other numbers than its metadata, or one
             that says anything else than the folder's recipe and evidence give (the author's notes excepted).
-        RobustzooError, EvidenceError, WitnessError: a file of the folder is missing, damaged or contradicts
+        RobustzooError, EvidenceError: a file of the folder is missing, damaged or contradicts
             itself.
         DataError, MissingData: the images cannot be had.
         RobustzooError: the base of all of these, itself for a wrong argument or a folder without Evidence.
@@ -100,26 +97,24 @@ def verify(
     opened = ModelFolder.of(folder)
     folder = opened.path
     _check_arguments(mode, require, seed, same_seed, log)
-    check_whole("tolerance", tolerance, 0, error=RobustzooError)
-    check_whole("workers", workers, 1, optional=False, error=RobustzooError)
+    check_arguments(tolerance=tolerance, workers=workers)
 
     # ---- what the folder states, and that it is whole -----------------------------------------------------
-    text = comparable.card_text(folder, card)
-    claims = Claim.from_card(text)
+    read = Card.read(comparable.card_text(folder, card))
+    claims = Claim.from_card(read)
     _check_tolerance(tolerance, claims)
-    on_card = weights_sha256(text)
-    require_same(text, claims, on_card)
+    require_same(read, claims)
     stated, unstated = comparable.read_statements(folder, claims)
     comparable.refuse_unread(data, (one.evidence for one in stated))
     in_evidence = (one.evidence.doc["model"]["sha256"] for one in stated)
-    found = comparable.check_weights(opened, (sha256, on_card, *in_evidence))
+    found = comparable.check_weights(opened, (sha256, read.weights_sha256, *in_evidence))
     for one in stated:
         comparable.check_witness_file(one)
     model = read_folder(opened)
     differences = [comparable.card_differences(one, model) for one in stated]
     if not any(differences):
         pairs = [(one.claim, one.evidence) for one in stated]
-        require_rendered(text, opened.config.recipe, pairs, model.license)
+        require_rendered(read, opened.config.recipe, pairs, model.license)
 
     # ---- each claim: comparable, then replayed, then attacked ---------------------------------------------
     reports = []
@@ -148,7 +143,7 @@ def verify(
         )
     if unstated:
         notes.append(f"{unstated} more of the folder's Evidence is not stated by the card, and not checked")
-    if split_notes(text)[1]:
+    if split_notes(read.text)[1]:
         notes.append("the author's notes, at the end of the card, are not checked")
     result = VerificationReport(name, str(folder), found, mode, reports, require, notes)
     if log is not None:
@@ -164,9 +159,10 @@ def _check_arguments(
         raise RobustzooError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
     if require not in (None, "confirmed"):
         raise RobustzooError(f'require is {require!r}; expected "confirmed" or None')
-    check_seed(seed, error=RobustzooError)
-    if seed is not None and same_seed:
-        raise RobustzooError(f"seed {seed} and same_seed were both given; expected one of them")
+    if seed is not None:
+        check_arguments(seed=seed)
+        if same_seed:
+            raise RobustzooError(f"seed {seed} and same_seed were both given; expected one of them")
     if mode == "replay" and (seed is not None or same_seed):
         raise RobustzooError(
             'seed and same_seed are about attacks, a replay draws nothing: use mode "spot" or "full" (--mode '
@@ -209,26 +205,32 @@ class _Case:
     witnesses: Witnesses | None
 
     @property
-    def indices(self) -> list[int]:
-        return self.evidence.doc["dataset"]["indices"]
+    def subset(self) -> Subset:
+        stated = self.evidence.doc["dataset"]
+        return Subset(stated["subset"], stated["indices"], stated["digest"], self.dataset)
 
 
 def _check(case: _Case, run: _Run) -> None:
     """Replay, then attack again as `run` says; fills in the report."""
     report, evidence, model, dataset = case.report, case.evidence, case.model, case.dataset
     claim, counts = report.claim, evidence.doc["counts"]
-    device = machine.find_device(run.device or "cpu")
-    with (
-        Reporter(run.progress) as reporter,
-        machine.strict_arithmetic(device),
-        machine.placed(model, device),
-        frozen(model),
-    ):
-        size = _micro_batch(case, run, device)
-        cost = replay_cost(model, dataset, len(case.indices), case.witnesses, size, device)
+    asked = ask(
+        model,
+        claim.threat_model,
+        claim.protocol,
+        device=run.device or "cpu",
+        indices=case.subset,
+        seed=run.seed,
+        workers=run.workers,
+    )
+    with Reporter(run.progress) as reporter, prepare(model, dataset, asked, guard=False) as ready:
+        size = _micro_batch(case, run, ready)
+        cost = replay_cost(model, dataset, claim.n, case.witnesses, size, asked.device)
         reporter.say(cost, "cost")
-        found = replay(model, dataset, evidence, case.witnesses, size, device)
-        here = machine.fingerprint(device, size)
+        if run.mode == "replay":  # the others are guarded where they attack, with gradients
+            _guard_answers(ready, size)
+        found = replay(model, dataset, evidence, case.witnesses, size, asked.device)
+        here = machine.fingerprint(asked.device, size)
     there = evidence.doc["run"]["fingerprint"]
     report.fingerprint = {
         key: (there.get(key), here.get(key))
@@ -257,14 +259,14 @@ def _check(case: _Case, run: _Run) -> None:
         return
     report.seed = run.seed
     if run.mode == "spot":
-        _spot_check(case, run, size, device)
+        _spot_check(case, run, asked, size)
         return
     fresh = evaluate(
         model,
         dataset,
         claim.threat_model,
         claim.protocol,
-        indices=case.indices,
+        indices=case.subset.indices,
         micro_batch_size=size,
         name=claim.model_name,
         seed=run.seed,
@@ -278,42 +280,40 @@ def _check(case: _Case, run: _Run) -> None:
     judging.judge_full(report)
 
 
-def _spot_check(case: _Case, run: _Run, size: int, device: torch.device) -> None:
+def _spot_check(case: _Case, run: _Run, asked: Asked, size: int) -> None:
     """Attack what a spot check attacks, unless the replay has refuted the claim already, and judge."""
-    report, model, dataset, indices = case.report, case.model, case.dataset, case.indices
-    bounds, claim = judging.spot_bounds(report), report.claim
+    report = case.report
+    bounds = judging.spot_bounds(report)
     found = None
     if bounds is not None:
-        with (
-            Reporter(run.progress) as reporter,
-            machine.strict_arithmetic(device),
-            machine.placed(model, device),
-            frozen(model),
-        ):
-            probe = probe_images(read_probe(dataset)).to(device)
-            asks = {"gradients": claim.protocol != "square", "random": claim.protocol == RANDOM_MODELS}
-            num_classes = check_forward(model, probe, **asks)
-            first = [dataset[i][0] for i in indices[:size]]
-            check_micro_batch(model, first, size, device, **asks)
-            work = Work(dataset, claim.protocol, claim.threat_model, num_classes, run.seed, size, str(device))
-            found = spot(model, work, indices, bounds, min(run.workers, len(indices)), reporter)
+        with Reporter(run.progress) as reporter, prepare(case.model, case.dataset, asked) as ready:
+            found = spot(ready.sized(size, workers=run.workers), bounds, run.workers, reporter)
         report.entropy = found.entropy
         report.masking = [] if found.masking is None else [found.masking]
     judging.judge_spot(report, found)
 
 
-def _micro_batch(case: _Case, run: _Run, device: torch.device) -> int:
+def _guard_answers(ready: Prepared, size: int) -> None:
+    """Refuse a model that does not answer each image alone, also at the shape that is used here.
+
+    Raises: RobustzooError as `check_forward` and `check_micro_batch`.
+    """
+    asks = {**ready.asked.protocol.asks, "gradients": False}
+    check_forward(ready.model, probe_images(read_probe(ready.dataset)).to(ready.asked.device), **asks)
+    first = [ready.dataset[i][0] for i in ready.subset.indices[:size]]
+    check_micro_batch(ready.model, first, size, ready.asked.device, **asks)
+
+
+def _micro_batch(case: _Case, run: _Run, ready: Prepared) -> int:
     """The Evidence's micro-batch, so that equal runs give equal bits, as far as it is no more than padding
     and fits into memory; a smaller one is noted."""
-    model, claim, stated = case.model, case.report.claim, case.evidence.doc["micro_batch_size"]
-    size = micro_batch.bounded(stated, claim.n)
-    x = case.dataset[case.indices[0]][0]
-    gradients = run.mode != "replay" and claim.protocol != "square"
-    size = micro_batch.within_memory(model, x, size, device, run.workers, gradients=gradients)
-    size, _ = micro_batch.fit(model, x, size, device, gradients=gradients)
+    stated, n, asked = case.evidence.doc["micro_batch_size"], case.report.claim.n, ready.asked
+    gradients = run.mode != "replay" and asked.gradients
+    size = machine.bounded_micro_batch(stated, n)
+    size = ready.sized(size, workers=run.workers, gradients=gradients).work.micro_batch_size
     if size < stated:
         case.report.notes.append(
-            f"the Evidence states a micro-batch of {stated}; {size} is used here, as much as {claim.n} "
-            f"images fill and the memory of {device} holds"
+            f"the Evidence states a micro-batch of {stated}; {size} is used here, as much as {n} "
+            f"images fill and the memory of {asked.device} holds"
         )
     return size

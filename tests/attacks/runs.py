@@ -74,7 +74,7 @@ def run_protocol(
         str(device_of(model)),
         given=protocol,
     )
-    attacks = [attack.name for attack in protocol.attacks]
+    attacks = work.attacks
     ledger, found = Ledger(ids, attacks, micro_batch_size), defaultdict(list)
 
     def record(findings: list[Finding]) -> None:
@@ -95,18 +95,18 @@ def run_protocol(
 def _result(findings: list[Finding], stated: dict, attacks: list[str]) -> Result:
     """A sample's findings, one of each stage that it went through, beside what Evidence states of it."""
     assert [finding.stage for finding in findings] == [*range(len(findings))] and findings[0].stage == CLEAN
-    broken, by = findings[-1].broken, stated["broken_by"]
+    success, by = findings[-1].success, stated["broken_by"]
     return Result(
         stated["id"],
         stated["label"],
         stated["predicted"],
         stated["robust"],
         None if by is None else BrokenBy(**by),
-        None if broken is None else _pixels(broken.point),
-        None if broken is None else -broken.lead,
+        None if success is None else _pixels(success.point),
+        None if success is None else -success.margin,
         sum(finding.forwards for finding in findings),
         sum(finding.backwards for finding in findings),
-        tuple(attacks[finding.stage - 1] for finding in findings if finding.blind),
+        tuple(attacks[finding.stage - 1] for finding in findings if finding.zero_gradients),
     )
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from robustzoo import evaluate
 from robustzoo.attacks.answers import predict, seeded_draws
 from robustzoo.attacks.protocols import protocol
-from robustzoo.evaluation.guards import GuardError
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.threat_model import ThreatModel
 
 LINF = ThreatModel.parse("linf:0.1")
@@ -98,7 +98,7 @@ def test_a_random_model_is_allowed_under_aa_rand_alone(toys):
     model = Noisy(toys.Linear(4, (1, 3, 3)), 0.05).eval()
     x = toys.random_images(6, (1, 3, 3))
     y = model.model(x).argmax(1)
-    with pytest.raises(GuardError, match="aa-rand"):
+    with pytest.raises(RobustzooError, match="aa-rand"):
         evaluate(model, (x, y), "linf:0.3", "aa-standard", progress=False)
     evidence = evaluate(model, (x, y), "linf:0.3", "aa-rand", progress=False)
     assert evidence.doc["protocol"]["members"][0]["draws"] == 20

@@ -131,3 +131,71 @@ def test_no_slope_no_move(norm):
 def test_unknown_norm():
     with pytest.raises(RobustzooError, match="l0"):
         toward_hyperplane(torch.rand(1, 5), torch.rand(1, 5), torch.ones(1), "l0")
+
+
+def sorted_move(t, w, gap, norm):
+    """`toward_hyperplane` by sorting the kinks (L1: the slopes): the oracle."""
+    scale = w.abs().amax(1, keepdim=True).clamp_min(torch.finfo(w.dtype).tiny)
+    slope, need = w.abs() / scale, gap.abs().unsqueeze(1) / scale
+    direction = torch.sign(w) * torch.sign(gap).unsqueeze(1)
+    room = torch.where(direction > 0, 1.0 - t, t)
+    if norm == "l1":
+        down, order = slope.sort(dim=1, descending=True, stable=True)
+        places = room.gather(1, order)
+        gain = down * places
+        left = (need - (gain.cumsum(1) - gain)).clamp_min(0.0)
+        moved = torch.minimum(left / down.clamp_min(torch.finfo(w.dtype).tiny), places)
+        moved = torch.where(down > 0, moved, 0.0)
+        return direction * torch.zeros_like(moved).scatter(1, order, moved)
+    weight, rate = (slope, torch.ones_like(slope)) if norm == "linf" else (slope.square(), slope)
+    kinks = room if norm == "linf" else torch.where(weight > 0, room / slope.clamp_min(1e-300), 0.0)
+    kinks, order = kinks.sort(dim=1)
+    sorted_weight = weight.gather(1, order)
+    passed = (sorted_weight * kinks).cumsum(1)
+    moving = sorted_weight.flip(1).cumsum(1).flip(1)
+    before = torch.cat((torch.zeros_like(passed[:, :1]), passed[:, :-1]), 1)
+    piece = (before + kinks * moving < need).sum(1, keepdim=True)
+    inside = piece.clamp_max(kinks.shape[1] - 1)
+    level = (need - before.gather(1, inside)) / moving.gather(1, inside).clamp_min(1e-300)
+    level = torch.where(piece < kinks.shape[1], level.clamp_min(0.0), torch.inf)
+    return direction * torch.where(weight > 0, torch.minimum(level * rate, room), 0.0)
+
+
+def boxes(kind, rows, d, g):
+    """Points t and slopes w: inside the box, at its corners (no room one way), of few distinct slopes and
+    rooms (ties), or of slopes over 15 orders of magnitude."""
+    t, w = torch.rand(rows, d, generator=g), torch.randn(rows, d, generator=g)
+    if kind == "corners":
+        t = t.round()
+    if kind == "ties":
+        t, w = (4 * t).round() / 4, w.round()
+    if kind == "steep":
+        w = w.sign() * 10 ** (-15 * torch.rand(rows, d, generator=g))
+    return t, w
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("kind", ["inside", "corners", "ties", "steep"])
+@pytest.mark.parametrize("d", [1, 64, 3072])
+def test_the_move_is_that_of_sorting(norm, kind, d):
+    """To rounding, in float32 against float64, from no gap to one that no corner closes."""
+    g = torch.Generator().manual_seed(d)
+    t, w = boxes(kind, 24, d, g)
+    reachable = (w.abs() * torch.where(w > 0, 1 - t, t)).sum(1)
+    gap = reachable * torch.tensor([0.0, 1e-6, 0.01, 0.1, 0.4, 0.7, 0.99, 1.1]).repeat(3)
+    gap[16:] *= -1
+    moves = toward_hyperplane(t, w, gap, norm)
+    expected = sorted_move(t.double(), w.double(), gap.double(), norm)
+    # What the move closes, and its length; in L1 a rounding may hand the last part to the next coordinate.
+    closed, wanted = ((w.double() * of).sum(1) for of in (moves.double(), expected))
+    torch.testing.assert_close(closed, wanted, rtol=1e-5, atol=1e-12)
+    lengths = (perturbation_norm(of, norm) for of in (moves.double(), expected))
+    torch.testing.assert_close(*lengths, rtol=2e-5, atol=1e-12)
+    assert ((t + moves).clamp(0, 1) - (t + moves)).abs().max() <= 1e-6
+    exact = toward_hyperplane(t.double(), w.double(), gap.double(), norm)
+    torch.testing.assert_close(exact, expected, rtol=1e-9, atol=1e-9 if norm == "l1" else 1e-12)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_slopes_that_are_no_number_end(norm):
+    toward_hyperplane(torch.rand(2, 5), torch.full((2, 5), torch.nan), torch.ones(2), norm)

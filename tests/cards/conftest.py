@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.protocol_rules import protocol_digest
+from robustzoo.cards.evidence_rules import protocol_digest
 
 SHA256 = "c" * 64
 

@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from robustzoo.cards.catalog_images import images_problem
-from robustzoo.cards.published import covers
+from robustzoo.cards.evidence_rules import images_problem
+from robustzoo.cards.holdings import covers
 from robustzoo.data import load_dataset, pixel_digest
 from robustzoo.registry.catalog import DATASETS
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from robustzoo.cards import CardError, Claim
 from robustzoo.cards.claims import TERMS, default_tolerance, eval_results, model_index
-from robustzoo.cards.metadata import card_data, dump_block, read_block, weights_sha256
+from robustzoo.cards.metadata import Card, card_data, dump_block, read_block
 from robustzoo.registry import ThreatModel, recipe
 
 CLAIM = Claim(
@@ -141,7 +141,7 @@ def test_metadata_states_counts_and_never_what_belongs_to_the_hub():
     text = card(CLAIM)
     assert "verif" not in text
     assert 'epsilon: "1/10"' in text
-    assert weights_sha256(text) == "c" * 64
+    assert Card.read(text).weights_sha256 == "c" * 64
 
 
 def test_from_evidence(evidence):

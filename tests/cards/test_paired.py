@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, multinomial
 
-from robustzoo.cards.paired import Paired
+from robustzoo.cards.statistics import Paired
 
 
 def test_counts_follow_from_the_verdicts():

@@ -119,6 +119,16 @@ def test_another_number_of_witnesses_names_both(tmp_path):
         Witnesses.load(path, sha256, 99)
 
 
+def test_a_file_larger_than_its_witnesses_is_refused_unread(tmp_path):
+    path, stored = tmp_path / "w", make()
+    sha256 = stored.save(path)
+    assert len(Witnesses.load(path, sha256, len(stored), stored.image_shape)) == len(stored)
+    with path.open("r+b") as file:
+        file.truncate(2**35)  # takes no room, and would take 32 GB of memory
+    with pytest.raises(RobustzooError, match="34,359,738,368 bytes or more"):
+        Witnesses.load(path, sha256, len(stored), stored.image_shape)
+
+
 def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         Witnesses.load(tmp_path / "w")

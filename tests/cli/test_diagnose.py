@@ -10,8 +10,11 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from robustzoo.cli import group
+from robustzoo.cli.diagnose import _load
+from robustzoo.data import load_dataset
 
 MODEL = "vit_micro2.digits_linf.at_trh"
 FEW = ("--n", "4", "--probes", "2")
@@ -163,3 +166,50 @@ def test_two_moons_compares_batch_sizes(tmp_path):
     assert [(row["batch_size"], row["setting"]) for row in rows] == [
         (size, setting) for size in ("250", "500") for setting in ("Standard", "Top", "Full")
     ]
+
+
+@pytest.fixture
+def two_classes(tmp_path):
+    """Digits 0 and 1 as files, 12 of each."""
+    kept = {0: 0, 1: 0}
+    for x, label in load_dataset("digits"):
+        if kept.get(label, 12) < 12:
+            place = tmp_path / "own" / str(label) / f"{kept[label]:02d}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((x[0] * 255).round().byte().numpy()).save(place)
+            kept[label] += 1
+    return tmp_path / "own"
+
+
+@pytest.mark.parametrize("command", ["bound", "hessian"])
+def test_images_of_ones_own_are_taken_as_by_evaluate(two_classes, command):
+    options = FEWER if command == "bound" else (*FEW, "--eigenvalues", "0")
+    result = run(command, MODEL, *options, "--data", f"folder:{two_classes}")
+    assert "24 images of folder:own: taken as they are" in result.stderr and "1 = '1'" in result.stderr
+    assert ("m = 24 images" if command == "bound" else "on 4 images") in result.stdout
+    named = run(command, MODEL, *options, "--data", "digits")
+    assert named.stdout == run(command, MODEL, *options).stdout
+
+
+def test_a_few_images_of_class_folders_are_not_all_of_the_first_class(two_classes):
+    chosen = {"data": f"folder:{two_classes}", "data_root": None}
+    chosen |= dict.fromkeys(("resize", "crop", "interpolation", "classes"))
+    _, points, total = _load(MODEL, chosen, None, 12, 0)
+    assert total == 24 and len(points.y) == 12 and set(points.y.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--data", "folder:{own}", "--split", "test"), "folder:own has no splits"),
+        (("--data", "folder:{own}", "--data-root", "."), "expected one folder"),
+        (("--data", "digit"), "Did you mean digits"),
+        (("--resize", "9"), "how a folder of images is read"),
+        (("--data", "folder:{own}", "--classes", "{own}/classes.txt"), "but the model has 10 outputs"),
+    ],
+)
+def test_images_that_cannot_be_looked_at_are_refused(two_classes, options, message):
+    (two_classes / "classes.txt").write_text("".join(f"{name}\n" for name in [0, *range(2, 12), 1]))
+    command = ["diagnose", "hessian", MODEL, *(option.format(own=two_classes) for option in options)]
+    result = CliRunner().invoke(group, command)
+    assert result.exit_code != 0 and message in f"{result.output}{result.exception}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import sys
@@ -9,7 +11,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from robustzoo.cli import group, main, zoo
+from robustzoo.cli import group, listing, main
 from robustzoo.registry import all_names, list_models, recipe
 
 NAME = "vit_micro2.digits_linf.at_base"
@@ -19,9 +21,74 @@ def run(*arguments: str):
     return CliRunner().invoke(group, list(arguments), catch_exceptions=False)
 
 
-def test_ls_shows_every_name():
-    shown = run("ls").stdout
-    assert all(name in shown for name in all_names())
+def test_ls_shows_the_models_with_weights_and_how_many_recipes_there_are():
+    shown = run("ls").stdout.splitlines()
+    published = list_models(published_only=True)
+    assert [line.split()[0] for line in shown[1 : len(published) + 1]] == published
+    assert shown[-1] == f"{len(all_names())} recipes: robustzoo ls --recipes"
+    assert max(map(len, shown)) <= 80
+    shown = run("ls", "--recipes").stdout.splitlines()
+    assert set(all_names()) <= {line.split()[0] for line in shown if line} and max(map(len, shown)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        (["cifar10", "linf", "trades"], r"[^.]+\.cifar10_linf\.trades[0-9.]*_.*"),
+        (["IMAGENET", "l2", "awp", "--loss", "at"], r"[^.]+\.imagenet_l2\.at_(\w+_)?awp(_\w+)?"),
+        (["cifar10jp"], r"[^.]+\.cifar10jpg_.*"),
+        (["vit_b16.*_base", "--threat", "l2"], r"vit_b16\.imagenet_l2\.\w+_base"),
+        (["--threat", "linf:4/255", "--architecture", "vit_l16"], r"vit_l16\.imagenet_linf\..*"),
+        (["--dataset", "digits", "--recipes"], r".*\.digits_linf\..*"),
+    ],
+)
+def test_words_and_options_are_filters(arguments, pattern):
+    found = [record["name"] for record in json.loads(run("ls", *arguments, "--json").stdout)]
+    assert found and set(found) == {name for name in all_names() if re.fullmatch(pattern, name)}
+    filtered = run("ls", *arguments)
+    assert set(found) <= set(filtered.stdout.split()) and filtered.exit_code == 0
+
+
+def test_ls_names_models_with_weights_before_recipes():
+    shown = run("ls", "trh", "--dataset", "digits").stdout
+    names = set(list_models("*.digits_*trh*", published_only=True))
+    assert names and {line.split()[0] for line in shown.splitlines()[1 : len(names) + 1]} == names
+    count = len([n for n in all_names() if ".digits_" in n and "trh" in n.rpartition(".")[2].split("_")])
+    assert f"{count} recipes match: robustzoo ls --recipes trh --dataset digits" in shown
+
+
+def test_ls_sorts_and_gives_numbers_as_numbers():
+    records = json.loads(run("ls", "--sort", "robust", "--json").stdout)
+    values = [record["robust"] for record in records]
+    assert values == sorted(values, reverse=True) and all(isinstance(value, float) for value in values)
+    first = records[0]
+    assert first["robust_interval"][0] < first["robust"] < first["robust_interval"][1] < first["clean"] <= 1
+    rows = list(csv.DictReader(io.StringIO(run("ls", "--sort", "robust", "--csv").stdout)))
+    assert [(row["name"], float(row["robust"])) for row in rows] == [
+        (r["name"], r["robust"]) for r in records
+    ]
+    lines = run("ls", "--sort", "robust", "--markdown").stdout.splitlines()
+    assert [line.split("`")[1] for line in lines[2:]] == [record["name"] for record in records]
+    assert f"| {100 * values[0]:.1f} |" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--threat", "linf:foo"], "linf, l2"),
+        (["--dataset", "mnist"], "digits"),
+        (["--recipes", "--published"], "leave one out"),
+        (["--paper", "--csv"], "leave --csv out"),
+        (["--paper", "--dataset", "cifar10"], "takes WORDs"),
+    ],
+)
+def test_ls_refuses_in_words(arguments, word, ended):
+    code, out, said = ended("ls", *arguments)
+    assert code == 2 and out == "" and word in said
+
+
+def test_help_of_the_commands_is_not_cut_off():
+    assert "..." not in run("--help").stdout.partition("Commands:")[2]
 
 
 def test_ls_json_is_filtered_by_pattern():
@@ -31,7 +98,7 @@ def test_ls_json_is_filtered_by_pattern():
         "vit_b16.imagenet_linf.trades_trh",
         "vit_l16.imagenet_linf.trades_trh",
     ]
-    assert all(r["weights"] == "recipe only" and r["threat_model"] == "linf:4/255" for r in records)
+    assert all(r["weights"] is None and r["threat_model"] == "linf:4/255" for r in records)
 
 
 def test_ls_without_a_match_says_so_and_ends_with_1():
@@ -158,6 +225,6 @@ def test_ctrl_c_ends_with_the_code_of_shells(monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(zoo.ls, "callback", interrupted)
+    monkeypatch.setattr(listing.ls, "callback", interrupted)
     done = CliRunner().invoke(group, ["ls"])
     assert done.exit_code == 130 and "robustzoo: interrupted" in done.output

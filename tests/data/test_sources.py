@@ -132,3 +132,8 @@ def test_names_folders_and_data_sets(tmp_path):
         open_data(str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"unknown data set 'digit'.*Did you mean digits"):
         open_data("digit")
+
+
+def test_one_hot_labels_are_told_what_to_do():
+    with pytest.raises(DataError, match=r"got \(2, 3\); of one-hot rows take .argmax\(1\)"):
+        open_data((torch.rand(2, 3, 4, 4), torch.eye(3, dtype=torch.long)[:2]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections import OrderedDict, namedtuple
 
@@ -10,9 +11,10 @@ import torch
 from torch import nn
 
 from robustzoo.diagnostics.masking_probe import probe_masking
+from robustzoo.errors import RobustzooError
+from robustzoo.evaluation.checks import probe_images
 from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
-from robustzoo.evaluation.guards import GuardError, probe_images
 from robustzoo.evaluation.prepare import state_digest
 
 X = torch.rand(24, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -74,7 +76,7 @@ def test_an_honest_model_is_accepted_on_every_scale(scale):
 def test_randomness_and_statistics_of_the_batch_are_refused_on_every_scale(scale, fault):
     change, words = FAULTS[fault]
     torch.manual_seed(0)
-    with pytest.raises(GuardError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         check_forward(Changed(lambda z, x: SCALES[scale](change(z), x)).eval(), probe_images(list(X)))
 
 
@@ -97,17 +99,17 @@ AT_SIZE = {
 def test_a_model_that_is_another_one_for_large_batches_is_refused(case, tmp_path):
     change, words = AT_SIZE[case]
     model = Changed(change).eval()
-    with pytest.raises(GuardError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         evaluate(model, (X, Y), "linf:0.02", "apgd-ce", out=tmp_path, progress=False)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(GuardError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         probe_masking(model, (X, Y), "linf:0.02", progress=False)
 
 
 def test_a_prediction_that_changes_within_a_wide_rounding_is_refused():
     """At an offset of 3e6 thirty spacings are wider than the logits."""
     model = Changed(lambda z, x: (centred(z) if len(z) > 4 else z) + 3e6).eval()
-    with pytest.raises(GuardError, match="the predicted class of the same image changes"):
+    with pytest.raises(RobustzooError, match="the predicted class of the same image changes"):
         check_micro_batch(model, list(X), 24, CPU, gradients=False, random=False)
 
 
@@ -132,7 +134,7 @@ ANSWERS = {
 @pytest.mark.parametrize("case", ANSWERS)
 def test_what_libraries_return_is_refused_with_the_line_that_helps(case):
     change, words = ANSWERS[case]
-    with pytest.raises(GuardError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         check_forward(Changed(change).eval(), probe_images(list(X)))
 
 
@@ -174,11 +176,15 @@ def test_exported_and_frozen_modules_are_evaluated_like_the_module(make):
 
 
 def test_modules_that_were_exported_wrongly_are_refused_in_words():
-    with pytest.raises(GuardError, match="exported for inputs of one shape: export it with dynamic_shapes"):
+    with pytest.raises(
+        RobustzooError, match="exported for inputs of one shape: export it with dynamic_shapes"
+    ):
         evaluate(exported(layers(), 2), (X, Y), "linf:0.05", "apgd-ce", progress=False)
-    with pytest.raises(GuardError, match="random in the forward"):
+    with pytest.raises(RobustzooError, match="random in the forward"):
         evaluate(exported(layers().train()), (X, Y), "linf:0.05", "apgd-ce", progress=False)
-    with pytest.raises(GuardError, match=r"1 module is in training mode.*set `training = False` on these"):
+    with pytest.raises(
+        RobustzooError, match=r"1 module is in training mode.*set `training = False` on these"
+    ):
         evaluate(nn.Sequential(exported(layers())), (X, Y), "linf:0.1", "pgd-2", progress=False)
 
 
@@ -188,3 +194,22 @@ def test_frozen_modules_of_other_weights_have_another_digest():
         other[2].weight.mul_(2)
     same = [state_digest(scripted(layers())) for _ in range(2)]
     assert same[0] == same[1] != state_digest(scripted(other))
+
+
+CONVOLUTION = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Flatten(), nn.Linear(256, 3)).eval()
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "words"),
+    [
+        (CONVOLUTION, torch.rand(4, 8, 8, 3), r"look like .height, width, channels.: pass images.permute"),
+        (copy.deepcopy(CONVOLUTION).half(), torch.rand(4, 3, 8, 8), r"use model.float\(\)"),
+        (copy.deepcopy(CONVOLUTION).bfloat16(), torch.rand(4, 3, 8, 8), r"use model.float\(\)"),
+        (copy.deepcopy(CONVOLUTION).double(), torch.rand(4, 3, 8, 8), r"use model.float\(\)"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(192, 3).half()), torch.rand(4, 3, 8, 8), r"model.float\(\)"),
+    ],
+    ids=["channels last", "half", "bfloat16", "double", "linear half"],
+)
+def test_axes_and_weights_of_another_kind_are_told_what_to_do(model, images, words):
+    with pytest.raises(RobustzooError, match=words):
+        evaluate(model.eval(), (images, torch.tensor([0, 1, 2, 0])), "linf:0.1", "pgd-1", progress=False)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,10 @@ from torch import nn
 
 from robustzoo.attacks.clean_pass import Clean
 from robustzoo.cards import Evidence
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.evaluate import evaluate
-from robustzoo.evaluation.guards import GuardError
 from robustzoo.evaluation.journal import _MAGIC, Journal, _framed, stored_key
-from robustzoo.evaluation.ledger import Broken, Finding
+from robustzoo.evaluation.ledger import Finding, Success
 from robustzoo.hub.load import load
 
 KEY = {"seed": 0, "model": {"name": "a", "sha256": None}, "dataset": {"indices": [0, 1]}}
@@ -31,19 +32,16 @@ FINDINGS = [
     Finding(0, 0, 4, 1, clean=Clean(0, 3, 3, (1, 2))),
     Finding(1, 0, 4, 1, clean=Clean(1, 2, 0, (0, 1))),
     Finding(0, 1, 2, 8, 7, True),
-    Finding(0, 2, 4, 3, 2, broken=Broken(2, 0, 5, np.arange(12, dtype=np.uint8).reshape(3, 2, 2), 0.1)),
-    Finding(2, 1, 4, 3, 2, broken=Broken(None, 0, 0, np.full((1, 1, 2), 0.3, np.float32), 1e-5)),
+    Finding(0, 2, 4, 3, 2, success=Success(2, 2, 0, 5, np.arange(12, dtype=np.uint8).reshape(3, 2, 2), 0.1)),
+    Finding(2, 1, 4, 3, 2, success=Success(1, None, 0, 0, np.full((1, 1, 2), 0.3, np.float32), 1e-5)),
 ]
 
 
 def same(one: Finding, other: Finding) -> bool:
-    points = [None if f.broken is None else f.broken.point for f in (one, other)]
+    points = [None if f.success is None else f.success.point for f in (one, other)]
     if points[0] is None or points[1] is None:
         return one == other
-    texts = [
-        (f.id, f.stage, f.size, f.forwards, f.backwards, f.broken.target, f.broken.iteration, f.broken.lead)
-        for f in (one, other)
-    ]
+    texts = [(replace(f, success=None), replace(f.success, point=None)) for f in (one, other)]
     return texts[0] == texts[1] and points[0].dtype == points[1].dtype and np.array_equal(*points)
 
 
@@ -125,7 +123,7 @@ def goes_on(path, content: bytes, batches: int) -> None:
 
 def refuses(path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(GuardError, match=r"would be continued, but.*--restart"):
+    with pytest.raises(RobustzooError, match=r"would be continued, but.*--restart"):
         Journal(path, KEY)
     assert path.read_bytes() == content  # what findings there are stay until someone says otherwise
 
@@ -188,7 +186,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     for name in ("folder", "pipe"):
-        with pytest.raises(GuardError, match="it is no file"):
+        with pytest.raises(RobustzooError, match="it is no file"):
             Journal(tmp_path / name, KEY)
         assert stored_key(tmp_path / name) is None
 
@@ -196,10 +194,10 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
 def test_another_evaluation_is_refused_until_it_may_be_discarded(tmp_path):
     path = tmp_path / "j"
     written(path, [FINDINGS[:2]])
-    with pytest.raises(GuardError, match=r"another evaluation: seed 0 there, 1 here.*--restart"):
+    with pytest.raises(RobustzooError, match=r"another evaluation: seed 0 there, 1 here.*--restart"):
         Journal(path, {**KEY, "seed": 1})
     path.write_bytes(b"something else, and longer than a few bytes")
-    with pytest.raises(GuardError, match=r"no journal of this version: start over.*--restart"):
+    with pytest.raises(RobustzooError, match=r"no journal of this version: start over.*--restart"):
         Journal(path, KEY)
     with Journal(path, KEY, restart=True) as journal:
         assert journal.findings == [] and not path.exists()
@@ -223,7 +221,7 @@ def test_a_full_disk_names_the_journal_and_keeps_only_what_is_whole(tmp_path, be
     kept = path.read_bytes() if before else b""
     with files_of_at_most(len(kept) + 20), Journal(path, KEY) as journal:
         words = "what it holds stays valid" if before else "nothing was kept: make room there"
-        with pytest.raises(GuardError, match=rf"the journal {path} cannot be written \(.*\); {words}"):
+        with pytest.raises(RobustzooError, match=rf"the journal {path} cannot be written \(.*\); {words}"):
             journal.append(FINDINGS[2:])
         assert journal.keeps == bool(before)
     assert path.exists() == bool(before)
@@ -300,7 +298,7 @@ def test_a_finished_evaluation_is_read_and_not_computed_again(linear, tmp_path):
     anew = run(linear, tmp_path, events.append, restart=True)
     assert anew.deterministic_bytes() == first.deterministic_bytes()
     assert any(event["event"] == "progress" for event in events)
-    with pytest.raises(GuardError, match="another evaluation"):
+    with pytest.raises(RobustzooError, match="another evaluation"):
         run(linear, tmp_path, seed=1)
 
 
@@ -308,7 +306,7 @@ def test_a_disk_that_is_full_at_once_leaves_nothing_and_promises_nothing(linear,
     events: list[dict] = []
     with (
         files_of_at_most(100),
-        pytest.raises(GuardError, match=r"\.journal cannot be written .*nothing was kept"),
+        pytest.raises(RobustzooError, match=r"\.journal cannot be written .*nothing was kept"),
     ):
         run(linear, tmp_path, events.append)
     assert not any("is kept in" in event.get("text", "") for event in events)
@@ -362,7 +360,7 @@ def test_ctrl_c_before_anything_was_found_says_that_nothing_is_kept(linear, tmp_
 def test_a_journal_of_other_terms_is_refused(linear, tmp_path, options, words):
     with pytest.raises(Killed):
         run(linear, tmp_path, stop_after(3))
-    with pytest.raises(GuardError, match=rf"another evaluation: {words}.*--restart"):
+    with pytest.raises(RobustzooError, match=rf"another evaluation: {words}.*--restart"):
         run(linear, tmp_path, **options)
     assert run(linear, tmp_path, restart=True, **options).doc["counts"]["n"] == 24
     assert not list((tmp_path / "evidence").glob("*.journal"))
@@ -376,7 +374,7 @@ def test_other_weights_under_the_same_name_are_another_evaluation(linear, tmp_pa
     assert run(other, tmp_path / "b").doc["counts"]["n"] == 24
     with torch.no_grad():
         other[1].bias[0] += 1e-3
-    with pytest.raises(GuardError, match="another evaluation: model differs in weights"):
+    with pytest.raises(RobustzooError, match="another evaluation: model differs in weights"):
         run(other, tmp_path)
 
 

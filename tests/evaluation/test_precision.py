@@ -10,9 +10,9 @@ from torch import nn
 
 from robustzoo.cards.passages import measured_on
 from robustzoo.data import load_dataset
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.evaluate import evaluate
-from robustzoo.evaluation.guards import GuardError
-from robustzoo.evaluation.witnessing import leads
+from robustzoo.evaluation.witnessing import margins
 from robustzoo.reports.text import report
 
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ def test_a_search_in_bf16_is_recorded_and_each_success_holds_in_float32(linear):
     data = load_dataset("digits")
     labels = [data[int(i)][1] for i in found.witness_set.ids]
     points = torch.from_numpy(found.witness_set.pixels)
-    assert len(points) > 5 and (leads(linear, points, labels, 7, CPU) > 0).all()
+    assert len(points) > 5 and (margins(linear, points, labels, 7, CPU) > 0).all()
     assert found.clean_accuracy == strict.clean_accuracy
 
 
@@ -78,7 +78,7 @@ def test_workers_search_in_the_same_precision(linear):
     ids=str,
 )
 def test_what_cannot_be_searched_in_is_refused(linear, options, words):
-    with pytest.raises(GuardError, match=words):
+    with pytest.raises(RobustzooError, match=words):
         run(linear, **options)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,12 +13,12 @@ from torch import nn
 
 from robustzoo.attacks.geometry import project
 from robustzoo.data import TensorSource
+from robustzoo.evaluation.ledger import Finding, Success
 from robustzoo.evaluation.witnessing import (
     BORDERLINE,
-    Candidate,
     inside,
-    leads,
     make_witnesses,
+    margins,
     quantised_forms,
 )
 from robustzoo.registry import ThreatModel
@@ -84,7 +87,7 @@ def test_a_ball_smaller_than_a_level_has_none():
     assert not list(quantised_forms(clean, clean, threat_model))
 
 
-def test_leads_are_the_difference_of_logits_at_any_batch_size():
+def test_margins_are_the_difference_of_logits_at_any_batch_size():
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval()
     x = torch.rand(5, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     logits = model(x).detach()
@@ -92,7 +95,7 @@ def test_leads_are_the_difference_of_logits_at_any_batch_size():
         [logits[i, [c for c in range(3) if c != 1]].max() - logits[i, 1] for i in range(5)]
     )
     for size in (1, 2, 5, 8):
-        assert torch.allclose(leads(model, x, [1] * 5, size, CPU), expected, atol=1e-6)
+        assert torch.allclose(margins(model, x, [1] * 5, size, CPU), expected, atol=1e-6)
 
 
 def test_a_nan_counts_as_fooled():
@@ -100,12 +103,12 @@ def test_a_nan_counts_as_fooled():
         def forward(self, x):
             return torch.full((len(x), 3), float("nan"))
 
-    assert leads(Broken(), torch.zeros(1, 1, 2, 2), [0], 1, CPU)[0] > 0
+    assert margins(Broken(), torch.zeros(1, 1, 2, 2), [0], 1, CPU)[0] > 0
 
 
 @pytest.mark.parametrize(("gain", "quantised", "borderline"), [(1.0, True, False), (1e-4, False, True)])
 def test_a_witness_too_close_to_a_tie_is_kept_as_it_was_found(gain, quantised, borderline):
-    """The mean decides: above 1/2 is class 1. The gain scales the logits, and with them every lead."""
+    """The mean decides: above 1/2 is class 1. The gain scales the logits, and with them every margin."""
 
     class Mean(nn.Module):
         def forward(self, x):
@@ -115,10 +118,10 @@ def test_a_witness_too_close_to_a_tie_is_kept_as_it_was_found(gain, quantised, b
     clean = torch.full((1, 1, 2, 2), 120 / 255)
     data = TensorSource(clean, torch.tensor([0]), num_classes=2)
     point = torch.full((1, 2, 2), 0.523)
-    (found,) = make_witnesses(Mean(), data, [Candidate(0, 0, point)], ThreatModel.parse("linf:0.1"), 4, CPU)
-    assert torch.equal((found.point * 255).round() / 255, found.point) == quantised
-    assert found.borderline == borderline
-    assert found.lead > 0
-    assert (found.lead < BORDERLINE) == borderline
+    broken = Finding(0, 1, 4, 3, success=Success(1, None, 0, 2, point))
+    (found,) = make_witnesses(Mean(), data, [broken], ThreatModel.parse("linf:0.1"), 4, CPU)
+    assert replace(found, success=None) == replace(broken, success=None)
+    assert (found.success.point.dtype == np.uint8) == quantised
+    assert found.success.margin > 0 and (found.success.margin < BORDERLINE) == borderline
     if not quantised:
-        assert torch.equal(found.point, point)
+        assert np.array_equal(found.success.point, point.numpy())

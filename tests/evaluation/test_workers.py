@@ -20,12 +20,12 @@ from torch import nn
 
 from robustzoo.attacks.answers import NonFiniteLogits
 from robustzoo.data import TensorSource
-from robustzoo.evaluation.attack_run import robust_ids
+from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.engine import Work
 from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.ledger import Ledger
 from robustzoo.evaluation.progress import Reporter
-from robustzoo.evaluation.workers import WorkerError, device_of_worker, run_in_workers
+from robustzoo.evaluation.workers import attacked, device_of_worker, run_in_workers
 from robustzoo.registry import ThreatModel
 
 X = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -47,7 +47,7 @@ def test_a_model_that_pickle_refuses_is_explained(tmp_path):
         def forward(self, x):
             return super().forward(x.flatten(1))
 
-    with pytest.raises(WorkerError, match="workers=1"):
+    with pytest.raises(RobustzooError, match="workers=1"):
         evaluate(Local(64, 10).eval(), (X, Y), "linf:0.1", "pgd-2", workers=2, out=tmp_path, progress=False)
     assert not list(tmp_path.iterdir())
 
@@ -65,9 +65,9 @@ def test_a_script_without_the_main_guard_is_told_and_runs_nothing_twice(tmp_path
         [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=1200
     )
     assert done.returncode == 1 and done.stdout == ""
-    assert "WorkerError: this process is a worker of an evaluation" in done.stderr
+    assert "RobustzooError: this process is a worker of an evaluation" in done.stderr
     last = done.stderr.strip().splitlines()[-1]
-    assert "WorkerError: robustzoo worker" in last and "under `if __name__ == '__main__':`" in last
+    assert "RobustzooError: robustzoo worker" in last and "under `if __name__ == '__main__':`" in last
     assert not list(tmp_path.rglob("*.json"))
 
 
@@ -168,19 +168,19 @@ def test_models_that_refuse_to_be_sent_are_told(linear):
     normed = copy.deepcopy(linear)
     nn.utils.parametrizations.spectral_norm(normed[1])
     for model in (normed.eval(), torch.jit.script(linear)):
-        with pytest.raises(WorkerError, match=r"(?s)cannot be sent to worker processes .* use workers=1"):
+        with pytest.raises(RobustzooError, match=r"(?s)cannot be sent to worker processes .* use workers=1"):
             share(model, work())
 
 
 def test_a_daemon_process_is_told_why_it_has_no_workers(linear, monkeypatch):
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
-    with pytest.raises(WorkerError, match=r"a daemon .* use workers=1"):
+    with pytest.raises(RobustzooError, match=r"a daemon .* use workers=1"):
         share(linear, work())
 
 
 def test_a_failing_worker_process_passes_its_traceback_on(linear, tmp_path, nothing_is_left):
     model = Meeting(linear, tmp_path / "begun", "there")
-    with pytest.raises(WorkerError, match=r"(?s)worker 1 failed.*ValueError: not in this process"):
+    with pytest.raises(RobustzooError, match=r"(?s)worker 1 failed.*ValueError: not in this process"):
         share(model, robust_work(linear))
     assert nothing_is_left()
 
@@ -208,7 +208,7 @@ def test_a_killed_worker_is_reported_and_the_others_are_stopped(linear, tmp_path
     def kill_one(findings) -> None:
         os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
-    with pytest.raises(WorkerError, match=r"worker \d was killed by SIGKILL"):
+    with pytest.raises(RobustzooError, match=r"worker \d was killed by SIGKILL"):
         share(Meeting(linear, tmp_path / "begun"), robust_work(linear), kill_one, workers=3)
     assert nothing_is_left()
 
@@ -300,4 +300,4 @@ def test_images_may_be_attacked_outside_of_an_evaluation(linear):
     labels[3] = (labels[3] + 1) % 10
     tiny = ThreatModel.parse("linf:1/99999")
     few = replace(work(), dataset=TensorSource(X, labels, num_classes=10), threat_model=tiny)
-    assert robust_ids(linear, few, [6, 3, 1], 1, Reporter(False)) == [1, 6]
+    assert attacked(linear, few, [6, 3, 1], 1, Reporter(False))[0] == [1, 6]

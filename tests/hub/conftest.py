@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from huggingface_hub import constants, file_download
 
+from robustzoo.hub import client, publish
 from robustzoo.models import pixel_model, write_folder
 from robustzoo.registry import Entry, Weights, entries, recipe
 from robustzoo.registry.digests import sha256_file
@@ -94,8 +97,36 @@ def point_client_at(monkeypatch):
 
 
 @pytest.fixture
+def quick_client(monkeypatch):
+    """Requests in this process, by the real client, which waits for nothing between its tries."""
+
+    def run(command, *, input, **options):
+        answer = json.dumps(client.answer_to(json.loads(input)))
+        return SimpleNamespace(stdout=answer.encode(), returncode=0)
+
+    monkeypatch.setattr("robustzoo.hub.fetch.subprocess.run", run)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+@pytest.fixture
 def hub(published, point_client_at):
     """A running loopback Hub that has the published folder, and the client pointed at it."""
     with HubServer(REPO, COMMIT, published) as server:
         point_client_at(server.endpoint)
         yield server
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout of its own to publish into."""
+    package = tmp_path / "checkout" / "robustzoo"
+    (package / "bundled").mkdir(parents=True)
+    (package.parent / "model_cards").mkdir()
+    lock = package / "weights.lock.json"
+    lock.write_text('{"schema": 1, "models": []}')
+    monkeypatch.setattr(publish, "_PACKAGE", package)
+    monkeypatch.setattr(entries, "_PACKAGE", package)
+    monkeypatch.setattr(entries, "LOCK_FILE", lock)
+    return package

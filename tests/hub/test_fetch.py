@@ -16,7 +16,7 @@ from huggingface_hub import constants
 import robustzoo
 from robustzoo.errors import RobustzooError
 from robustzoo.hub.fetch import OfflineMiss, fetch_folder
-from robustzoo.hub.references import parse_reference
+from robustzoo.hub.references import split_reference
 from robustzoo.models import read_folder
 from robustzoo.registry import Entry, recipe
 from robustzoo.registry.digests import sha256_file
@@ -236,19 +236,40 @@ def test_a_limit_that_is_none(hub, tmp_path, monkeypatch, seconds):
 # --- references ---
 
 
-def test_a_reference_is_a_repository_and_a_commit():
-    assert parse_reference(f"{REPO}@{COMMIT}") == (REPO, COMMIT)
+def test_a_reference_is_a_repository_and_a_revision():
+    assert split_reference(f"hf-hub:{REPO}@{COMMIT}") == (REPO, COMMIT)
+    assert split_reference(f"{REPO}@v1.0") == (REPO, "v1.0") and split_reference(REPO) == (REPO, "")
+
+
+@pytest.mark.parametrize("revision", ["@v1", "@main", ""], ids=["tag", "branch", "none"])
+def test_a_tag_is_resolved_once_and_its_commit_printed(hub, tmp_path, capsys, revision):
+    model = robustzoo.load(f"hf-hub:{REPO}{revision}", cache_dir=tmp_path, token="hf_secret")
+    assert model.name == NAME and COMMIT in str(model.folder)
+    assert f"hf-hub:{REPO}{revision} is commit {COMMIT} today" in capsys.readouterr().err
+    resolved = [
+        line for line in hub.requests if line.startswith(f"GET /api/models/{REPO}") and "/tree" not in line
+    ]
+    asked = [line for line in resolved if COMMIT not in line]
+    assert len(asked) == 1 and set(hub.tokens) == {"Bearer hf_secret"}
+    hub.requests.clear()
+    robustzoo.load(f"hf-hub:{REPO}@{COMMIT}", cache_dir=tmp_path)
+    assert not hub.requests
+    with pytest.raises(RobustzooError, match=r"names no commit.*local_files_only is set.*@COMMIT"):
+        robustzoo.load(f"hf-hub:{REPO}{revision}", cache_dir=tmp_path, local_files_only=True)
+
+
+def test_a_repository_that_moved_is_followed(hub, tmp_path):
+    hub.moved["someone/former"] = REPO
+    assert robustzoo.load(f"hf-hub:someone/former@{COMMIT}", cache_dir=tmp_path).name == NAME
 
 
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
-        (REPO, "names no commit.*can change.*Pin"),
-        (f"{REPO}@main", "'main' is no commit.*Pin"),
-        (f"{REPO}@v1.0", "'v1.0' is no commit"),
-        (f"{REPO}@{COMMIT[:12]}", "is no commit"),
-        (f"{REPO}@{COMMIT.upper()}", "is no commit"),
-        (f"{REPO}@", "'' is no commit"),
+        (f"{REPO}@", "'' is no commit, tag or branch"),
+        (f"{REPO}@a b", "is no commit, tag or branch"),
+        (f"{REPO}@-x", "is no commit, tag or branch"),
+        (f"{REPO}@{'v' * 5000}", "is no commit, tag or branch"),
         (f"model@{COMMIT}", "no Hub repository"),
         (f"a/b/c@{COMMIT}", "no Hub repository"),
         (f"a/../b@{COMMIT}", "no Hub repository"),
@@ -264,6 +285,50 @@ def test_anything_else_is_refused_in_words(reference, words, no_request):
     with pytest.raises(RobustzooError, match=words):
         robustzoo.load(f"hf-hub:{reference}")
     assert not no_request
+
+
+# --- many at once, and cut ones ---
+
+_MANY = """
+import os, sys
+import robustzoo
+from robustzoo.models import read_folder  # everything slow, once
+cache, reference = sys.argv[1:]
+def one():
+    try:
+        model = robustzoo.load(reference, cache_dir=cache)
+        os._exit(0 if model.name else 1)
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        os._exit(2)
+children = [os.fork() or one() for _ in range(20)]
+print(sorted({os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children}))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_twenty_processes_load_one_uncached_model_with_one_download(hub, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", _MANY, str(tmp_path), REFERENCE],
+        env=os.environ
+        | {"PYTHONPATH": str(Path(robustzoo.__file__).parents[1]), "HF_ENDPOINT": hub.endpoint},
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert done.stdout.strip() == "[0]", done.stderr
+    fetched = [line for line in hub.requests if line.startswith("GET") and line.endswith("model.safetensors")]
+    assert len([line for line in fetched if "/blobs/" in line]) == 1
+    assert done.stderr.count("Fetching someone") == 1 and "another process is fetching" in done.stderr
+
+
+@pytest.mark.parametrize("fault", ["cut", "lost", "file cut"])
+def test_a_connection_that_breaks_ends_in_words_and_the_next_try_succeeds(hub, tmp_path, quick_client, fault):
+    hub.fail(fault)
+    with pytest.raises(RobustzooError, match=r"cannot be reached|the connection to .* broke|Consistency"):
+        robustzoo.load(REFERENCE, cache_dir=tmp_path)
+    hub.fail("")
+    assert robustzoo.load(REFERENCE, cache_dir=tmp_path).name == NAME
 
 
 # --- the environment variables of the client, in processes of their own ---

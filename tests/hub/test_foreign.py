@@ -12,6 +12,7 @@ from hub_cache import COMMIT, NAME, REPO
 from hub_server import HubServer
 from timm.models import save_for_hf
 
+from robustzoo.cli.models import open_model
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.prepare import identify
 from robustzoo.hub.fetch import pin
@@ -132,3 +133,36 @@ def test_models_of_timm_by_name():
     bare.pretrained_cfg = {}
     with pytest.raises(RobustzooError, match=r"does not say how it wants its pixels.*FILE.py:FUNCTION"):
         fold(bare, "x")
+
+
+# --- names of timm ---
+
+
+@pytest.fixture
+def kept_by_timm(server, network, monkeypatch):
+    """A name of timm whose weights lie in the repository of `server`."""
+    tag = timm.models.get_pretrained_cfg(ARCHITECTURE).tag
+    cfg = timm.models._registry._model_pretrained_cfgs[f"{ARCHITECTURE}.{tag}"]
+    monkeypatch.setattr(cfg, "hf_hub_id", TIMM_REPO)
+    monkeypatch.setattr(cfg, "num_classes", 7)
+    return f"timm:{ARCHITECTURE}"
+
+
+def test_weights_of_timm_are_fetched_once(kept_by_timm, server, network):
+    model = open_model(kept_by_timm).module
+    assert model.name == kept_by_timm
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.network.parameters(), network.parameters(), strict=True)
+    )
+    asked = len(server.requests)
+    open_model(kept_by_timm)
+    assert len(server.requests) == asked
+
+
+@pytest.mark.parametrize("fault", ["stall", "file trickle", "html"])
+def test_a_hub_that_does_not_give_weights_of_timm_ends_in_words(kept_by_timm, server, monkeypatch, fault):
+    """The client of timm alone waits for ever."""
+    monkeypatch.setenv("ROBUSTZOO_HUB_TIMEOUT", "2")
+    server.fault = fault
+    with pytest.raises(RobustzooError, match=f"does not give the weights of timm's model .{TIMM_REPO}"):
+        open_model(kept_by_timm)

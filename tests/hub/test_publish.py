@@ -16,8 +16,8 @@ from robustzoo import atomic_files
 from robustzoo.attacks.protocols import protocol
 from robustzoo.cards.claims import CardError, Claim
 from robustzoo.cards.evidence import EvidenceError
-from robustzoo.cards.protocol_rules import protocol_digest
-from robustzoo.cards.published import main_evidence
+from robustzoo.cards.evidence_rules import protocol_digest
+from robustzoo.cards.holdings import main_evidence
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.cli import group
 from robustzoo.errors import RobustzooError
@@ -36,20 +36,6 @@ def evaluated(folder, name=NAME, overrides=None, protocol="pgd-1", n=8):
     model = robustzoo.load(f"local-dir:{folder}")
     robustzoo.evaluate(model, "digits", protocol=protocol, n=n, out=folder, progress=False)
     return folder
-
-
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """A checkout of its own to publish into."""
-    package = tmp_path / "checkout" / "robustzoo"
-    (package / "bundled").mkdir(parents=True)
-    (package.parent / "model_cards").mkdir()
-    lock = package / "weights.lock.json"
-    lock.write_text('{"schema": 1, "models": []}')
-    monkeypatch.setattr(publish, "_PACKAGE", package)
-    monkeypatch.setattr(entries, "_PACKAGE", package)
-    monkeypatch.setattr(entries, "LOCK_FILE", lock)
-    return package
 
 
 def test_publish_copies_writes_the_card_and_locks_the_hash(tmp_path, checkout):
@@ -80,8 +66,8 @@ def test_publishing_again_replaces_and_keeps_the_other_entries(tmp_path, checkou
     assert not list((checkout / "bundled").glob(".*"))
 
 
-def contents(checkout):
-    return {path: path.read_bytes() for path in checkout.parent.rglob("*") if path.is_file()}
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("place", ["robustzoo/bundled", "model_cards", "robustzoo"])
@@ -89,14 +75,14 @@ def test_a_checkout_that_cannot_be_written_is_refused_before_anything_changes(
     tmp_path, checkout, monkeypatch, place
 ):
     publish.publish_bundled(evaluated(tmp_path / "first"))
-    before, second = contents(checkout), evaluated(tmp_path / "second", n=9)
+    before, second = contents(checkout.parent), evaluated(tmp_path / "second", n=9)
     why = atomic_files.why_unwritable
     closed = checkout.parent / place
     reason = lambda folder: f"{folder} is read-only" if folder == closed else why(folder)  # noqa: E731
     monkeypatch.setattr(atomic_files, "why_unwritable", reason)
     with pytest.raises(CardError, match=f"nothing was changed: {closed} is read-only"):
         publish.publish_bundled(second)
-    assert contents(checkout) == before
+    assert contents(checkout.parent) == before
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -106,7 +92,7 @@ def test_a_step_that_fails_leaves_the_checkout_as_it_was(tmp_path, checkout, mon
     publish.publish_bundled(evaluated(tmp_path / "other", name))
     if again:
         publish.publish_bundled(evaluated(tmp_path / "first"))
-    before, second = contents(checkout), evaluated(tmp_path / "second", n=9)
+    before, second = contents(checkout.parent), evaluated(tmp_path / "second", n=9)
     replace = Path.replace
     monkeypatch.setattr(atomic_files, "_exchange", lambda one, other: False)  # so that it is two renames
     refused = {
@@ -125,7 +111,7 @@ def test_a_step_that_fails_leaves_the_checkout_as_it_was(tmp_path, checkout, mon
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="No space left"):
         publish.publish_bundled(second)
-    assert failures and contents(checkout) == before
+    assert failures and contents(checkout.parent) == before
     publish.publish_bundled(second)
     assert robustzoo.list_models(published_only=True) == sorted([NAME, name])
     assert robustzoo.load(NAME).folder == checkout / "bundled" / NAME
@@ -155,27 +141,55 @@ def test_the_card_of_a_changed_recipe_says_to_give_its_folder(tmp_path):
         robustzoo.load(changed)
 
 
-def test_a_copy_of_an_evidence_is_named(tmp_path):
-    folder = evaluated(tmp_path / "run")
+def copied(folder, name=NAME):
+    """A published folder that is on this machine: weights, card, evidence and witnesses."""
+    return Path(shutil.copytree(Path(robustzoo.__file__).parent / "bundled" / name, folder))
+
+
+def _twice(folder):
     (path,) = (folder / "evidence").glob("*.json")
-    (folder / "evidence" / "copy.json").write_bytes(path.read_bytes())
-    with pytest.raises(CardError, match=r"copy\.json .*remove one of them"):
-        publish.write_card(folder)
+    path.with_name("copy.json").write_bytes(path.read_bytes())
 
 
-def test_a_folder_in_the_place_of_the_card(tmp_path):
-    folder = evaluated(tmp_path / "run")
+def _no_file(folder):
+    (folder / "README.md").unlink()
     (folder / "README.md").mkdir()
-    with pytest.raises(CardError, match="move it away"):
-        publish.write_card(folder)
 
 
-def test_a_card_needs_evidence(tmp_path):
-    made = recipe(NAME)
-    write_folder(tmp_path / "run", pixel_model(made), made)
-    with pytest.raises(CardError, match="robustzoo evaluate"):
-        publish.write_card(tmp_path / "run")
-    assert not (tmp_path / "run" / "README.md").exists()
+def _without(pattern):
+    return lambda folder: [path.unlink() for path in folder.glob(pattern)]
+
+
+def _changed(folder):
+    shutil.rmtree(folder)
+    evaluated(folder, overrides={"base_lr": 0.5})
+
+
+CARD, PUBLISH = publish.write_card, publish.publish_bundled
+REFUSED = [
+    (CARD, _twice, r"copy\.json .*remove one of them"),
+    (CARD, _no_file, "move it away"),
+    (CARD, _without("evidence/*"), "no evidence in .*robustzoo evaluate"),
+    (PUBLISH, _without("evidence/*.safetensors"), r"\.safetensors is missing; run `robustzoo evaluate"),
+    (PUBLISH, _changed, f"changed recipe.*Train {NAME} unchanged"),
+]
+
+
+@pytest.mark.parametrize(("use", "spoil", "words"), REFUSED, ids=[words for *_, words in REFUSED])
+def test_refused(tmp_path, checkout, use, spoil, words):
+    folder = copied(tmp_path / "run")
+    spoil(folder)
+    before = contents(folder)
+    with pytest.raises(CardError, match=f"(?s){words}"):
+        use(folder)
+    assert contents(folder) == before and robustzoo.list_models(published_only=True) == []
+
+
+def test_more_than_a_package_can_carry_is_not_bundled(tmp_path, checkout, monkeypatch):
+    monkeypatch.setattr(publish, "MAX_BUNDLED_BYTES", 1000)
+    with pytest.raises(CardError, match=r"at most 1,000\. Larger ones belong on the Hub"):
+        publish.publish_bundled(copied(tmp_path / "run"))
+    assert robustzoo.list_models(published_only=True) == []
 
 
 def test_evidence_about_other_weights_makes_no_card(tmp_path):
@@ -205,8 +219,7 @@ def test_a_weak_attack_under_a_strong_name_makes_no_card(tmp_path):
 
 
 def test_evidence_of_more_witnesses_than_its_file_holds_makes_no_card_and_is_not_verified(tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(Path(robustzoo.__file__).parent / "bundled" / NAME, folder)
+    folder = copied(tmp_path / "run")
     (path,) = (folder / "evidence").glob("*.json")
     stated = json.loads(path.read_text())
     file = path.with_name(stated["witnesses"]["file"])
@@ -221,30 +234,6 @@ def test_evidence_of_more_witnesses_than_its_file_holds_makes_no_card_and_is_not
         with pytest.raises(RobustzooError, match=f"holds 2 witnesses, the evidence names {len(kept)}"):
             use(folder)
     assert (folder / "README.md").read_text() == before
-
-
-def test_a_changed_recipe_is_not_published_under_a_registry_name(tmp_path, checkout):
-    folder = evaluated(tmp_path / "run", overrides={"base_lr": 0.5})
-    with pytest.raises(CardError, match=f"changed recipe.*Train {NAME} unchanged"):
-        publish.publish_bundled(folder)
-    assert robustzoo.list_models(published_only=True) == []
-
-
-def test_evidence_without_its_witnesses_is_not_published(tmp_path, checkout):
-    folder = tmp_path / "run"
-    shutil.copytree(Path(robustzoo.__file__).parent / "bundled" / NAME, folder)
-    (witnesses,) = (folder / "evidence").glob("*.safetensors")
-    witnesses.unlink()
-    with pytest.raises(CardError, match=f"{witnesses.name} is missing; run `robustzoo evaluate"):
-        publish.publish_bundled(folder)
-    assert robustzoo.list_models(published_only=True) == []
-
-
-def test_more_than_a_package_can_carry_is_not_bundled(tmp_path, checkout, monkeypatch):
-    monkeypatch.setattr(publish, "MAX_BUNDLED_BYTES", 1000)
-    with pytest.raises(CardError, match=r"at most 1,000\. Larger ones belong on the Hub"):
-        publish.publish_bundled(evaluated(tmp_path / "run"))
-    assert robustzoo.list_models(published_only=True) == []
 
 
 def test_the_main_evidence_is_the_standard_protocol_then_the_larger_set(tmp_path):
@@ -276,8 +265,7 @@ def test_a_card_about_other_weights_is_refused(tmp_path):
 
 @pytest.mark.parametrize("place", ["", "evidence"])
 def test_a_folder_that_may_not_be_read_is_not_told_as_an_empty_one(tmp_path, monkeypatch, place):
-    folder = tmp_path / "run"
-    shutil.copytree(Path(robustzoo.__file__).parent / "bundled" / NAME, folder)
+    folder = copied(tmp_path / "run")
     closed = folder / place if place else folder
     scandir, stat = os.scandir, os.stat
 

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 import robustzoo
 from robustzoo.cards.claims import CardError
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.published import evidence_files
+from robustzoo.cards.holdings import evidence_files
 from robustzoo.cli import group
 from robustzoo.data.sources import TensorSource
 from robustzoo.hub import publish
 from robustzoo.models import pixel_model, write_folder
-from robustzoo.registry import entries, lookup, recipe
+from robustzoo.registry import lookup, recipe
 from robustzoo.registry.digests import sha256_file
 
 NAME = "vit_micro2.digits_linf.at_base"
@@ -27,18 +27,6 @@ NAME = "vit_micro2.digits_linf.at_base"
 def folder(tmp_path):
     write_folder(tmp_path / "run", pixel_model(recipe(NAME)), recipe(NAME))
     return tmp_path / "run"
-
-
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    package = tmp_path / "checkout" / "robustzoo"
-    (package / "bundled").mkdir(parents=True)
-    (package.parent / "model_cards").mkdir()
-    (package / "weights.lock.json").write_text('{"schema": 1, "models": []}')
-    monkeypatch.setattr(publish, "_PACKAGE", package)
-    monkeypatch.setattr(entries, "_PACKAGE", package)
-    monkeypatch.setattr(entries, "LOCK_FILE", package / "weights.lock.json")
-    return package
 
 
 def evaluated(folder, data="digits", **options):
@@ -134,11 +122,13 @@ def test_listings_show_the_numbers_of_good_evidence(folder, checkout):
     found = evaluated(folder)
     publish.publish_bundled(folder)
     (row,) = json.loads(CliRunner().invoke(group, ["ls", NAME, "--json"]).stdout)
-    assert row["robust"] == f"{100 * found.robust_accuracy.value:.1f} %" and row["protocol"] == "pgd-2, n=8"
+    assert (row["robust"], row["protocol"], row["n"]) == (found.robust_accuracy.value, "pgd-2", 8)
 
 
 def test_the_bundled_models_are_listed_with_their_numbers():
     rows = json.loads(CliRunner().invoke(group, ["ls", "--published", "--json"]).stdout)
-    assert len(rows) >= 4 and all(row["robust"] and row["protocol"] == "aa-standard, n=500" for row in rows)
+    assert len(rows) >= 4 and all(
+        row["robust"] and (row["protocol"], row["n"]) == ("aa-standard", 500) for row in rows
+    )
     assert sha256_file(Path(lookup.entry(NAME).weights.folder, "model.safetensors"))
     assert Evidence.load(evidence_files(lookup.entry(NAME).weights.folder)[0])

@@ -16,6 +16,7 @@ from robustzoo.objectives.weight_perturbation import perturbed_parameters
 from robustzoo.registry import recipe
 
 NAMES = ["resnet_mini.cifar10jpg_linf.at_base", "vit_mini4c.cifar10jpg_linf.at_base"]
+RESNET18 = "resnet18.cifar10jpg_linf.at_base"
 RESIDUAL = NAMES[0]
 
 
@@ -92,12 +93,12 @@ def test_awp_moves_the_kernels_and_the_head_alone():
     assert moved and all(name.endswith("weight") for name in moved)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, RESNET18])
 def test_a_folder_of_it_is_read_by_us_and_by_timm(name, pixels, tmp_path):
     model = model_of(name)
     assert model.input_shape == (3, 32, 32)
     assert torch.equal(model.head(model.features(pixels)), model(pixels))
-    assert model.features(pixels).shape == (16, 128)
+    assert model.features(pixels).shape == (16, model.head.in_features)
     write_folder(tmp_path / "model", model, recipe(name))
     assert torch.equal(read_folder(tmp_path / "model")(pixels), model(pixels))
     by_timm = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()

@@ -36,6 +36,7 @@ def make_recipe(*parts, **changes):
         "s2o_diagonal": None,
         "awp_delta": None,
         "awp_warmup_steps": None,
+        "label_smoothing": 0.0,
         "loss_stop_gradient": False,
         "trh_lambda": 0.3,
         "trh_schedule": "constant",

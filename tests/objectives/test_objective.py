@@ -233,3 +233,20 @@ def test_a_training_step_of_a_registry_recipe(name):
     terms["total"].backward()
     assert all(term.isfinite() for term in terms.values())
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_label_smoothing_is_that_of_torch_in_the_outer_loss(soft):
+    """Mixed labels included; TRADES smooths its clean part. The name's own recipe does without."""
+    g, ga = torch.randn(4, 10), torch.randn(4, 10)
+    y = torch.randn(4, 10).softmax(-1) if soft else torch.arange(4)
+    expected = nn.CrossEntropyLoss(label_smoothing=0.4)
+    for name, term, of in (("at_base", "robust", ga), ("trades_base", "clean_ce", g)):
+        plain = recipe(f"vit_micro2.digits_linf.{name}")
+        smooth = recipe(plain.name, {"label_smoothing": 0.4})
+        logits = ga if name == "at_base" else torch.cat((g, ga))
+        terms = Objective(smooth).terms(torch.zeros(len(logits), 3), logits, y, step=0)
+        assert terms[term].item() == pytest.approx(expected(of, y).item(), rel=1e-6)
+        assert "label_smoothing" not in plain.to_json() and smooth.to_json()["label_smoothing"] == 0.4
+    with pytest.raises(ValueError, match=r"label_smoothing 0\.4 does not go with loss mart"):
+        recipe("vit_micro2.digits_linf.mart_base", {"label_smoothing": 0.4})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
 
+from robustzoo.models.batch_norm import renew_statistics
 from robustzoo.objectives.weight_averaging import WeightAverage
 from tests.objectives.small import tiny_vit
 
@@ -134,9 +137,30 @@ def test_the_state_of_another_network_is_refused(wrong):
     assert equal(average.state(), before)
 
 
-def test_a_network_with_buffers_is_refused():
-    with pytest.raises(ValueError, match=r"1\.running_mean is a buffer"):
-        WeightAverage(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), 0.9)
+def test_running_statistics_of_averaged_weights_are_measured():
+    """As torch's own `update_bn` measures them; the network in training keeps its own."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    average = WeightAverage(model, 0.5)
+    images = list(torch.randn(4, 8, 2))
+    with torch.no_grad():
+        model[0].weight.mul_(3)
+    model(images[0])
+    average.update()
+    own = {name: t.clone() for name, t in model.state_dict().items()}
+    average.renew(lambda: renew_statistics(model, images))
+    assert equal(model.state_dict(), own) and model[1].training and model[1].momentum == 0.1
+    expected = deepcopy(model)
+    with average.in_place():
+        expected.load_state_dict(model.state_dict())
+        shown = {name: t.clone() for name, t in model.state_dict().items()}
+    torch.optim.swa_utils.update_bn(images, expected)
+    assert all(
+        torch.allclose(shown[f"1.{n}"], getattr(expected[1], n)) for n in ("running_mean", "running_var")
+    )
+    assert equal(model.state_dict(), own)
+    again = WeightAverage(deepcopy(model), 0.5)
+    again.load(average.state())
+    assert equal(again.state(), average.state())
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, 1.5, float("nan")])

@@ -7,7 +7,7 @@ import pytest
 from robustzoo.cards.render import recipe_table
 from robustzoo.errors import RobustzooError
 from robustzoo.registry import Recipe, ThreatModel, recipe
-from robustzoo.registry.fields import FIELDS
+from robustzoo.registry.fields import FIELDS, read_value
 from robustzoo.registry.overrides import parse_assignments
 
 AT, TRADES = "vit_micro2.digits_linf.at_base", "vit_micro2.digits_linf.trades_base"
@@ -69,35 +69,20 @@ ACCEPTED = [
     (TRADES_TRH, "trh_stop_gradient=false", False),
 ]
 REFUSED = [
-    (AT, "loss_stop_gradient=true", "no effect with loss at"),
     (ALP, "attack_loss=kl", "use attack_loss=ce"),
     (ALP, "mart_bce_input=adv", "only a mart recipe has it"),
-    (MART, "mart_bce_input=none", "only a mart recipe has it"),
-    (MART, "mart_bce_input=both", "one of adv, clean"),
     (MART, "cutmix=true", "needs one class an image"),
     (ALP, "loss_weight=none", "does not go with loss alp"),
     (AT, "s2o_weight=0.1", "a recipe with s2o needs s2o_weight, s2o_diagonal"),
     (AT, "awp_delta=0.1", "a recipe with awp needs"),
-    (AT, "awp_warmup_steps=0", "a recipe with awp needs"),
     (AT, "swa_decay=0.9", "a recipe with swa needs"),
-    (AT_ALL, "s2o_weight=0", "above 0"),
-    (AT_ALL, "s2o_weight=1", "below 1"),
-    (AT_ALL, "s2o_diagonal=1", "below 1"),
     (AT_ALL, "s2o_diagonal=none", "does not go with defences"),
-    (AT_ALL, "awp_delta=0", "above 0"),
     (AT_ALL, "awp_warmup_steps=1200", "would never perturb"),
-    (AT_ALL, "swa_decay=1", "below 1"),
-    (AT_ALL, "swa_decay=0", "above 0"),
     (AT, "kernel_downsampling=cubic", "no effect with init random"),
     (LARGE, "patch_stride=3", "expected 4, or none, its own of 2"),
     (AT, "patch_stride=2", "none that vit_micro2 has for 8-pixel images: expected none"),
-    (AT, "patch_stride=0", "at least 1"),
     (AT, "lr_schedule=multistep", "set lr_milestones too"),
     (AT, "lr_milestones=0.5", "set lr_schedule=multistep"),
-    (AT, "lr_milestones=1", "below 1"),
-    (AT, "lr_milestones=0", "above 0"),
-    (AT, "lr_schedule=step", "one of cosine, linear, multistep"),
-    (LARGE, "kernel_downsampling=lanczos", "one of cubic, bilinear, nearest, block_sum"),
     (TI4, "training_data=cifar100", "expected cifar10jpg or cifar10"),
     (TI4, "training_data=mnist", "expected cifar10jpg or cifar10"),
     (AT, "training_data=cifar10", "expected digits"),
@@ -106,68 +91,46 @@ REFUSED = [
     (AT, "threat_model=l1:2", "cannot be trained against"),
     (AT, "threat_model=l2:8.1", "holds every image"),
     (TI4, "training_images=50000", "set training_images=none"),
-    (TI4, "training_images=0", "at least 1"),
     (TI4, "extra_data=ddpm", "set both"),
-    (TI4, "extra_fraction=0.7", "set both"),
-    (LARGE, "extra_data=none", "set both"),
     (LARGE, "extra_data=ddpm:1000000", "the published number of images: set extra_data=ddpm"),
     (LARGE, "extra_data=ddpm:0", "expected none, ddpm, or ddpm:N with N generated images"),
     (LARGE, "extra_data=edm", "expected none, ddpm, or ddpm:N"),
-    (LARGE, "extra_fraction=1", "below 1"),
     (LARGE, "batch_size=1", "without original images"),
     (AT, "extra_data=ddpm", "has images of 3x32x32"),
     (TI4, "augmentation=crop", "brightness 0.1 has no effect with augmentation crop"),
     (AT, "data_range=[0,255]", "data_range: .* is not allowed: expected one of"),
-    (AT, "num_classes=1", "a whole number at least 2"),
-    (LARGE, "image_size=224", "name fixes"),
     ("hybrid_l16.imagenet_linf.at_base", "init=timm:a+b@unpinned", "init: .* is not allowed"),
     (LARGE, "init=timm:a@unpinned+unpinned", "init: .* is not allowed"),
     (AT, "total_steps=0", "total_steps: '0' is not allowed: expected a whole number at least 1"),
-    (AT, "total_steps=-5", "at least 1"),
     (AT, "total_steps=1.5", "a whole number"),
     (AT, "total_steps=many", "a whole number"),
     (AT, "total_steps=none", "a whole number"),
     (AT, "total_steps=99", "warmup_steps 100 is more than total_steps 99"),
     (AT, "total_steps=" + "9" * 5000, "a whole number"),
-    (AT, "attack_steps=0", "at least 1"),
-    (AT, "batch_size=0", "at least 1"),
-    (AT, "base_lr=0", "above 0"),
     (AT, "base_lr=nan", "finite"),
-    (AT, "base_lr=inf", "finite"),
-    (AT, "momentum=1", "below 1"),
-    (AT, "l2_reg=-1e-4", "at least 0"),
-    (AT, "optimizer=adamw", "one of sgd, adam"),
-    (AT, "brightness=2", "at most 1"),
     (AT, "brightness=0.1", "no effect with augmentation none"),
     (AT, "loss_stop_gradient=maybe", "true or false"),
     (AT, "loss_stop_gradient=true", "no effect with loss at"),
-    (AT, "attack_loss=kl", "use attack_loss=ce"),
     (AT, "loss_weight=6", "does not go with loss at"),
     (AT, "trh_lambda=1", "does not go with defences"),
     (AT, "trh_stop_gradient=false", "no effect here"),
     (AT_TRH, "trh_stop_gradient=false", "no effect here"),
     (AT_TRH, "l2_reg=1e-4", "gamma replaces it"),
     (AT_TRH, "trh_lambda=none", "trh_lambda None does not go with"),
-    (AT_TRH, "trh_schedule=cosine", "one of constant, linear, multistep"),
     (TRADES, "loss_weight=none", "does not go with loss trades"),
-    (TRADES, "loss_weight=0", "above 0"),
     (AT, "threat_model=linf:-8/255", "threat_model: epsilon '-8/255'"),
     (AT, "threat_model=linf:8", "did you mean linf:8/255"),
     (AT, "threat_model=8/255", "NORM:EPSILON"),
     (AT, "epsilon=4/255", "threat_model=linf:4/255"),
     (AT, "mean=0.1,0.2", "one for each of the 1 channels"),
-    (AT, "std=0", "above 0"),
     (AT, "init=/tmp/x.safetensors", "--init PATH"),
     (AT, "init=timm:vit_tiny_patch16_224@main", "40 hex"),
     (AT, "loss=trades", "name fixes"),
-    (AT, "architecture=vit_b16", "name fixes"),
-    (AT, "image_size=16", "name fixes"),
     (AT, "batchsize=3", "unknown key 'batchsize' to set.*Did you mean batch_size"),
     (AT, "trh_lamda=3", "Did you mean trh_lambda"),
     (AT, "name=x", "unknown key 'name'"),
     (AT, "sources=x", "unknown key 'sources'"),
     (AT, "epochs=0", "epochs: '0' is not allowed"),
-    (AT, "epochs=all", "epochs: 'all' is not allowed"),
     (AT, "epochs=inf", "epochs: 'inf' is not allowed"),
 ]
 
@@ -192,6 +155,23 @@ def test_accepted(name, assignment, value):
 def test_refused(name, assignment, problem):
     with pytest.raises(RobustzooError, match=problem):
         recipe(name, parse_assignments([assignment]))
+
+
+NUMBERS = ("int", "float", "floats")
+BOUNDS = {"at least": ("low", -1), "at most": ("high", 1), "above": ("above", 0), "below": ("below", 0)}
+OUTSIDE = [
+    (key, word, getattr(field, bound) + beyond)
+    for key, field in FIELDS.items()
+    for word, (bound, beyond) in BOUNDS.items()
+    if field.kind in NUMBERS and getattr(field, bound) is not None
+]
+NO_CHOICE = [(key, "one of", "other") for key, field in FIELDS.items() if field.choices]
+
+
+@pytest.mark.parametrize(("key", "words", "value"), OUTSIDE + NO_CHOICE)
+def test_every_field_keeps_to_its_range(key, words, value):
+    with pytest.raises(RobustzooError, match=f"{key}: '{value}' is not allowed: expected .*{words}"):
+        read_value(key, str(value))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from torch import nn
 
 from robustzoo.attacks.protocols import protocol
 from robustzoo.cards import Evidence
-from robustzoo.cards.masking import masking_signs
+from robustzoo.cards.signs import masking_signs
 from robustzoo.cli import group
 from robustzoo.data import load_dataset
 from robustzoo.data.sources import TensorSource

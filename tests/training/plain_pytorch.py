@@ -39,9 +39,10 @@ def plain_pytorch(arguments: list[str], seed: int = 0, parts: int = 1) -> dict[s
         x_adv = torch.cat(
             [objective.attack(model, a, b, step=step, seed=seed, epochs=e, ids=i) for a, b, e, i in chunks]
         )
-        features = model.features(objective.inputs(x, x_adv))
+        features, settle = _features(model, [x, x_adv] if objective.needs_clean else [x_adv], parts)
         loss = objective.terms(features, model.head(features), y, step=step)["total"]
         gradients = torch.autograd.grad(loss, parameters)
+        settle()
         norm = torch.cat([g.flatten() for g in gradients]).norm().item()
         clip = min(1.0, plan.gradient_clipping / (norm + 1e-6))
         assert clip < 1, "clipping should be active, or its order with the L2 term is not tested"
@@ -57,6 +58,29 @@ def plain_pytorch(arguments: list[str], seed: int = 0, parts: int = 1) -> dict[s
                     scale = (second / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8
                     p -= rate * first / (1 - plan.momentum ** (step + 1)) / scale
     return model.network.state_dict()
+
+
+def _features(model, sides: list[torch.Tensor], parts: int):
+    """Features of these images (B, ...), side by side, and what is to be done after the backward
+    pass. Batch norm sees every part of every side by itself; each part starts from the same statistics."""
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    if not layers:
+        return model.features(torch.cat(sides)), lambda: None
+    before = [(layer.running_mean.clone(), layer.running_var.clone()) for layer in layers]
+    outputs, after = [[] for _ in sides], []
+    for part in range(parts):
+        for layer, (mean, variance) in zip(layers, before, strict=True):
+            layer.running_mean, layer.running_var = mean.clone(), variance.clone()
+        for side, output in zip(sides, outputs, strict=True):
+            output.append(model.features(side.chunk(parts)[part]))
+        after.append([(layer.running_mean, layer.running_var) for layer in layers])
+
+    def settle() -> None:
+        for layer, of_parts in zip(layers, zip(*after, strict=True), strict=True):
+            means, variances = zip(*of_parts, strict=True)
+            layer.running_mean, layer.running_var = sum(means) / parts, sum(variances) / parts
+
+    return torch.cat([feature for output in outputs for feature in output]), settle
 
 
 def largest_difference(a, b) -> float:

@@ -8,12 +8,10 @@ import shutil
 import numpy as np
 import pytest
 
-from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.protocols import protocol
-from robustzoo.data import load_dataset
-from robustzoo.evaluation.attack_run import robust_ids
+from robustzoo.evaluation.prepare import ask, prepare
 from robustzoo.evaluation.progress import Reporter
-from robustzoo.evaluation.workers import Work
+from robustzoo.evaluation.workers import attacked
 from robustzoo.registry import ThreatModel, entry
 from robustzoo.verification.spot import Bounds, FirstTier, decide, first_tier, spot
 from robustzoo.verification.verify import verify
@@ -98,18 +96,15 @@ def test_the_first_tier_is_part_of_the_protocol():
         assert first_tier(protocol(whole, LINF, 10)) == protocol(whole, LINF, 10)
 
 
-def work(name: str = "apgd-ce+t") -> Work:
-    return Work(load_dataset("digits", split="test"), name, LINF, 10, 7, 32, "cpu")
-
-
 def test_survivors_of_the_tier_contain_all_that_the_protocol_leaves(linear):
     """Same noise: an image that the tier breaks, the protocol breaks."""
-    whole, indices = work(), range(32)
-    tier = FirstTier(**vars(whole))
-    with frozen(linear):
-        robust, survivors = (set(robust_ids(linear, w, indices, 1, Reporter(False))) for w in (whole, tier))
+    asked = ask(linear, LINF, "apgd-ce+t", indices=range(32), seed=7)
+    with prepare(linear, "digits", asked) as ready:
+        ready = ready.sized(32)
+        both = ready.work, FirstTier(**vars(ready.work))
+        robust, survivors = (set(attacked(linear, w, range(32), 1, Reporter(False))[0]) for w in both)
         assert len(robust) > 0 and robust <= survivors
-        found = spot(linear, whole, indices, Bounds(len(robust), len(robust)), 1, Reporter(False))
+        found = spot(ready, Bounds(len(robust), len(robust)), 1, Reporter(False))
     assert found.survivors == len(survivors)
     assert found.least == found.most == len(robust), "with no tolerance at all, every survivor is drawn"
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from robustzoo.cards import CardError, Evidence, EvidenceError, Witnesses, render_card
-from robustzoo.cards.protocol_rules import protocol_digest
+from robustzoo.cards.evidence_rules import protocol_digest
 from robustzoo.errors import RobustzooError
 from robustzoo.models.folder import read_recipe
+from robustzoo.models.pixel_model import PixelModel
 from robustzoo.registry import recipe
 from robustzoo.verification.verify import verify
 
@@ -177,9 +178,10 @@ def test_a_card_that_tells_people_other_numbers_than_machines_is_refused_with_bo
     with pytest.raises(CardError) as caught:
         run(folder, mode)
     text = str(caught.value)
-    assert "states 99 / 100 for robust, L∞ 1/40 under pgd-5 (correct / n)" in text
-    assert f"the metadata gives {accuracy.correct} / 100" in text
-    assert "states 99.0 %" in text and f"gives {accuracy.percent}" in text and "robustzoo card" in text
+    row = "robust, L∞ 1/40 | pgd-5 |"
+    assert f"states what the metadata does not give: {row} 99 / 100 | 99.0 %" in text
+    assert f"the metadata gives: {row} {accuracy.correct} / 100 | {accuracy.percent}" in text
+    assert "robustzoo card" in text
 
 
 FALSE = [
@@ -561,3 +563,23 @@ def test_a_folder_without_good_evidence_is_refused(folder, tmp_path):
         run(folder)
     with pytest.raises(CardError, match="no card"):
         run(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("mode", ["replay", "spot", "full"])
+def test_a_model_that_is_another_one_for_large_batches_is_refused_in_every_mode(published, monkeypatch, mode):
+    honest = PixelModel.forward
+
+    def centring(self, x):
+        z = honest(self, x)
+        return z - z.mean(0) if len(x) > 4 else z
+
+    monkeypatch.setattr(PixelModel, "forward", centring)
+    with pytest.raises(RobustzooError, match=r"in a batch of 64, the micro-batch of this run"):
+        run(published, mode)
+
+
+def test_a_witness_file_of_another_size_is_refused_before_it_is_hashed(folder):
+    with (folder / "evidence" / f"{STEM}.witness.safetensors").open("r+b") as file:
+        file.truncate(2**40)  # takes no room, and would take an hour to hash
+    with pytest.raises(RobustzooError, match=r"1,099,511,627,776 bytes, and .* witnesses have at most"):
+        run(folder)

@@ -21,6 +21,19 @@ from robustzoo.registry.catalog import DATASETS, OWN_DATA_MARK
 _USUAL_SIZE = (224, 224)
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "holdout"}
 _FILES = {".parquet": "parquet files", ".zip": "archives", ".tar": "archives", ".gz": "archives"}
+# Ending of a file of arrays -> how its owner reads it.
+_ARRAYS = {
+    ".npz": "numpy.load",
+    ".npy": "numpy.load",
+    ".pt": "torch.load",
+    ".pth": "torch.load",
+    ".safetensors": "safetensors.torch.load_file",
+    ".h5": "h5py.File",
+    ".hdf5": "h5py.File",
+    ".mat": "scipy.io.loadmat",
+    ".pkl": "pickle.load",
+    ".pickle": "pickle.load",
+}
 
 
 class ImageFolder(Photographs):
@@ -149,6 +162,12 @@ def _refuse_other_layouts(folder: Path, names: list[str]) -> None:
             )
         found = "has no folders inside" if folder.is_dir() else "is a file"
         unpack = f" (it holds {kind}: unpack them)" if kind else ""
+        for end in sorted(ends & _ARRAYS.keys()):
+            unpack = (
+                f". Arrays go in from Python: read them with {_ARRAYS[end]}, and pass the pair of tensors "
+                "(images, labels) to robustzoo.evaluate: images (N, C, H, W), floating point in [0, 1], "
+                "labels (N,), integers; for a command, save them as PNG files in such folders"
+            )
         raise DataError(f"{folder} {found}; expected one folder of images per class{unpack}")
     splits = [name for name in names if name.lower() in _SPLITS]
     if len(splits) == len(names) and any(class_folders(folder / name) for name in names):

@@ -77,6 +77,10 @@ def test_layouts_that_are_no_class_folders_say_what_to_give(tmp_path):
     for data in (tmp_path / "parquet", tmp_path / "parquet" / "test-00000-of-00001.parquet"):
         with pytest.raises(DataError, match=r"holds parquet files.*--data NAME:.*imagenet"):
             open_data(data)
+    for name, read in {"x.npz": "numpy.load", "x.PT": "torch.load", "x.h5": "h5py"}.items():
+        (tmp_path / name).touch()
+        with pytest.raises(DataError, match=rf"is a file.*read them with {read}.*robustzoo.evaluate"):
+            open_data(tmp_path / name)
     (tmp_path / "images.zip").touch()
     with pytest.raises(DataError, match=r"is a file; .*archives: unpack"):
         open_data(tmp_path / "images.zip")

@@ -1,0 +1,1 @@
+"""What the zoo has, in rows: the listings of the command line and the static page."""
