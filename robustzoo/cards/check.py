@@ -52,7 +52,7 @@ def lint_card(
 
     Args:
         text: the whole README.md.
-        recipe: of the model; default: that of the registry name which the card gives.
+        recipe: of the model; default: that of the registry name which the card gives, if it gives one.
         evidence: what the card should claim, all of it and nothing else; None: whether the text says what
             the metadata claims is all that is looked at.
     """
@@ -70,7 +70,7 @@ def lint_card(
         return [*problems, error.problem]
     unnamed = [*_name(claims[0].model_name, recipe)]
     problems += [*unnamed, *_contradictions(card, claims)]
-    if evidence is None or unnamed:
+    if evidence is None or unnamed or (recipe is None and is_imported(claims[0].model_name)):
         return problems
     try:
         different = first_difference(card, recipe or registered(claims[0].model_name), documents)

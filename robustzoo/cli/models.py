@@ -116,7 +116,8 @@ def open_model(text: str, trust: Path | None = None) -> OpenedModel:
         from robustzoo.hub.load import load_repository
 
         loaded = load_repository(text)
-        return OpenedModel(loaded, None, None if loaded.recipe is None else loaded.recipe.dataset)
+        described = loaded.recipe or getattr(loaded, "imported", None)  # timm's own has neither
+        return OpenedModel(loaded, None, None if described is None else described.dataset)
     from robustzoo.hub.load import load
 
     if trust is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
@@ -57,6 +58,9 @@ def card_text(
     """
     opened = ModelFolder.of(folder)
     folder, config = opened.path, opened.config
+    described, license = config.recipe, license or config.license
+    if isinstance(described, Imported):
+        described = replace(described, license=license)
     card = folder / "README.md"
     if card.exists() and not card.is_file():
         raise CardError(f"{card} is not a file, so no card can be written there; move it away")
@@ -85,10 +89,10 @@ def card_text(
             )
         _check_images(folder, evidence)
     _check_witnesses(folder)
-    name = name or public_name(config.recipe.name, sha256)
-    text = render_card(config.recipe, documents, sha256, license or config.license, name=name)
+    name = name or public_name(described.name, sha256)
+    text = render_card(described, documents, sha256, license, name=name)
     text = with_notes(text, _notes(card) if notes is None else notes)
-    problems = lint_card(text, recipe=config.recipe, evidence=documents)
+    problems = lint_card(text, recipe=described, evidence=documents)
     if problems:
         raise CardError(
             f"{folder}: the card does not pass the lint. Mend what it names in the folder's evidence or in "
@@ -120,7 +124,9 @@ def write_card(
     if licence is not None and licence != opened.config.license:
         config = opened.path / "config.json"
         document = json.loads(read_text(config, LARGEST_CONFIG))
-        document["pretrained_cfg"]["license"] = licence
+        places = [document.get("pretrained_cfg"), document["robustzoo"].get("imported")]
+        for place in filter(None, places):  # timm's part, and what is said of weights that others trained
+            place["license"] = licence
         atomic_files.write_text(config, json.dumps(document, indent=2, allow_nan=False) + "\n")
     atomic_files.write_text(path, text)
     return path

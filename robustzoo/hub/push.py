@@ -19,6 +19,7 @@ from huggingface_hub import constants
 from robustzoo import atomic_files
 from robustzoo.cards.claims import CardError
 from robustzoo.cards.holdings import all_evidence
+from robustzoo.cards.imported import Imported
 from robustzoo.data.datasets import WITHOUT_FILES
 from robustzoo.errors import RobustzooError
 from robustzoo.hub import publish
@@ -103,6 +104,12 @@ def prepare(
     if split_reference(repo)[1]:
         raise RobustzooError(f"{repo}: a repository is published to as OWNER/NAME, without a revision")
     opened = ModelFolder.of(folder)
+    described = opened.config.recipe
+    if isinstance(described, Imported) and described.code_file is not None:
+        raise CardError(
+            f"{described.name} was imported, and code in {described.code_file} builds it, which is not "
+            "published to be run by others; share the folder as it is: robustzoo.load loads it, with trust"
+        )
     read_folder(opened)
     if opened.config.license == UNLICENSED:
         raise CardError(

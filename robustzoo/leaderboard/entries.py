@@ -10,6 +10,7 @@ from typing import Any
 from robustzoo.cards.check import lint_card
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.holdings import all_evidence, evidence_files
+from robustzoo.cards.imported import Imported
 from robustzoo.cards.metadata import LARGEST_CARD
 from robustzoo.errors import RobustzooError
 from robustzoo.leaderboard.page import size_of
@@ -117,6 +118,10 @@ def read_model(folder: Path, name: str | None = None) -> Model:
 
     held = ModelFolder(folder)
     recipe = held.config.recipe
+    if isinstance(recipe, Imported):
+        raise RobustzooError(
+            f"{recipe.name} was imported, and the page is of models with a recipe; leave it out"
+        )
     name = name or f"{recipe.name} ({folder.resolve().name})"
     files = evidence_files(folder)
     if not files:

@@ -7,18 +7,23 @@ import shutil
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from click.testing import CliRunner
 from hub_server import READER, WRITER
 from huggingface_hub import constants
+from torch import nn
 
 import robustzoo
 from robustzoo.cards.claims import CardError
 from robustzoo.cli import group
+from robustzoo.data import open_data
 from robustzoo.errors import RobustzooError
 from robustzoo.hub import publish
 from robustzoo.hub.push import look, prepare, push
+from robustzoo.leaderboard.entries import read_model
 from robustzoo.models import pixel_model, read_folder, write_folder
+from robustzoo.models.importing import import_checkpoint
 from robustzoo.registry import entries, recipe
 from robustzoo.registry.digests import sha256_file
 
@@ -260,6 +265,39 @@ def test_a_registry_name_is_not_for_other_weights_outside_the_zoo(folder, writer
     assert (
         not publication.locked and f"# {NAME} (weights {publication.folder.sha256[:12]})" in publication.card
     )
+
+
+def imported(tmp_path, architecture):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    if architecture.startswith("timm:"):
+        network = timm.create_model(architecture.removeprefix("timm:"), num_classes=10, in_chans=1)
+    torch.save(network.state_dict(), tmp_path / "a.pth")
+    out, one = tmp_path / "imported", {"threat_model": "linf:1/10", "mean": (0.5,), "std": (0.5,)}
+    more = {"model_args": {"in_chans": 1}} if architecture.startswith("timm:") else {}
+    digits = open_data("digits")
+    import_checkpoint(tmp_path / "a.pth", architecture, out, **one, **more, license="mit", data=digits)
+    return out
+
+
+def test_an_imported_model_of_timm_is_published_and_loads(tmp_path, writer, checkout):
+    folder = imported(tmp_path, "timm:resnet10t")
+    robustzoo.evaluate(robustzoo.load(folder), "digits", protocol="pgd-1", n=8, out=folder, progress=False)
+    done = push(prepare(folder, REPO))
+    assert done.entry is None and not entries.read_lock()
+    assert robustzoo.load(done.reference, cache_dir=tmp_path / "cache").name == "import:a"
+
+
+def test_code_of_an_imported_model_is_not_published(tmp_path, writer, checkout):
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    folder = imported(tmp_path, f"{tmp_path / 'net.py'}:net")
+    with pytest.raises(CardError, match="code in network_"):
+        prepare(folder, REPO)
+    with pytest.raises(CardError, match="was imported"):
+        publish.publish_bundled(folder)
+    with pytest.raises(RobustzooError, match="was imported"):
+        read_model(folder)
 
 
 def damage(folder, change):

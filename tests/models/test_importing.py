@@ -182,8 +182,9 @@ def test_a_network_of_timm_becomes_a_folder_like_any_other(network, tmp_path):
         model, (images[0], labels), protocol="pgd-2", out=tmp_path / "out", progress=False, workers=1
     )
     run("card", tmp_path / "out")
+    run("card", tmp_path / "out", "--licence", "mit")
     report = robustzoo.verify(tmp_path / "out", data=(images[0], labels), progress=False)
-    assert report.outcome == "consistent"
+    assert report.outcome == "consistent" and robustzoo.load(tmp_path / "out").license == "mit"
 
 
 def _tampered(folder: Path, change) -> None:
@@ -237,7 +238,7 @@ def test_code_of_a_folder_runs_only_where_it_is_trusted(tmp_path):
     run("evaluate", out, "--protocol", "pgd-2", "--n", "20", "--trust", code, "--workers", "2")
     assert mark.exists()
     mark.unlink()
-    run("card", out)  # speaks about it, and runs nothing
+    run("card", out, "--licence", "mit")  # speaks about it, and runs nothing
     assert CliRunner().invoke(group, ["verify", str(out)]).exit_code == 2 and not mark.exists()
     run("verify", out, "--trust", source)
     # a compiled copy that a stranger laid beside it does not run in its place
