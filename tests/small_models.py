@@ -57,6 +57,8 @@ def published(tmp_path_factory):
         model.head.bias.copy_(bias)
     folder = tmp_path_factory.mktemp("published") / "model"
     write_folder(folder, model, chosen)
+    config = folder / "config.json"  # as `robustzoo card --licence apache-2.0` leaves it
+    config.write_text(config.read_text().replace('"license": "unknown"', '"license": "apache-2.0"'))
     with pytest.warns(EvaluationWarning, match="does not hold the published weights"):
         evidence = evaluate(
             read_folder(folder), "digits", "linf:1/40", "pgd-5", n=100, out=folder, progress=False
