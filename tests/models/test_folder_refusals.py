@@ -169,7 +169,7 @@ def shift(weights):
         (crop, r"head.weight has shape \(9, 64\), expected \(10, 64\)"),
         (transpose, r"head.weight has shape \(64, 10\), expected \(10, 64\)"),
         (halve, "head.bias has dtype torch.float16, expected torch.float32"),
-        (count, "head.bias has dtype I64"),
+        (count, "head.bias has dtype torch.int64, expected torch.float32"),
         (poison, "1 of 10 values of head.bias are NaN"),
     ],
 )
