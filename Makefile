@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests run in two processes, a file each at a time: some hold temporary states for the whole file.
 export OMP_NUM_THREADS ?= 1
 # Packages whose docstrings `make docs` shows; the command line documents itself (`robustzoo --help`).
-DOCUMENTED := robustzoo $(addprefix robustzoo.,attacks cards data diagnostics evaluation hub models objectives \
+DOCUMENTED := robustzoo $(addprefix robustzoo.,attacks cards data diagnostics evaluation hub leaderboard models objectives \
   registry reports studies training verification)
 
 .PHONY: demo test test-slow verify-cards lint docs wheel clean

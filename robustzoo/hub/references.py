@@ -35,7 +35,7 @@ def registered_entry(name: str | Path) -> Entry | None:
     if len(str(name)) > _LONGEST_NAME and not is_folder(Path(str(name))):
         raise UnknownName(
             f"{shortened(name)!r} ({len(str(name))} characters) is neither a model name nor a folder; "
-            "`robustzoo ls` lists the names"
+            "`robustzoo ls --recipes` lists the names"
         )
     try:
         return entry(name)

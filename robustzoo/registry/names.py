@@ -160,7 +160,8 @@ def _unknown(text: str, problem: str, meant: str | None = None) -> UnknownName:
     names = all_names()
     near = f" Did you mean {meant}?" if meant in names else did_you_mean(name, names)
     return UnknownName(
-        f"{text[:120]!r} is not a model name: {problem}.{near} `robustzoo ls` lists all {len(names)} names."
+        f"{text[:120]!r} is not a model name: {problem}.{near} `robustzoo ls --recipes` lists all "
+        f"{len(names)} names."
     )
 
 

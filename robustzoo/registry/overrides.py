@@ -59,7 +59,7 @@ def apply_overrides(
         if FIELDS[key].fixed and value != values[key]:
             raise RobustzooError(
                 f"{key}: {value_text(value)} differs from {value_text(values[key])}, which the model's name "
-                f"fixes: choose another name (`robustzoo ls`)"
+                f"fixes: choose another name (`robustzoo ls --recipes`)"
             )
     if "epochs" in changes:
         if "total_steps" in changes:
