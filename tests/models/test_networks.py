@@ -9,7 +9,15 @@ import timm
 import torch
 from torch import nn
 
-from robustzoo.models import PixelModel, networks, pixel_model, read_folder, small_networks, write_folder
+from robustzoo.models import (
+    PixelModel,
+    batch_norm_networks,
+    networks,
+    pixel_model,
+    read_folder,
+    small_networks,
+    write_folder,
+)
 from robustzoo.models.architectures import build_for
 from robustzoo.registry import recipe
 from robustzoo.registry.catalog import ARCHITECTURES
@@ -32,8 +40,9 @@ def small(name: str, **changes) -> nn.Module:
 
 
 def test_every_entry_point_is_tested():
-    assert set(networks.default_cfgs) == set(NAMES)
-    assert {*NAMES, *small_networks.default_cfgs} == set(timm.list_models("robustzoo_*"))
+    others = {*small_networks.default_cfgs, *batch_norm_networks.default_cfgs}  # see test_small_networks
+    assert set(networks.default_cfgs) == {*NAMES, "robustzoo_vit_small_c16"}
+    assert {*networks.default_cfgs, *others} == set(timm.list_models("robustzoo_*"))
 
 
 @pytest.mark.parametrize(("name", "size", "grid", "millions"), ALL)

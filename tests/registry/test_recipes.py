@@ -16,6 +16,7 @@ from robustzoo.cards.render import recipe_table
 from robustzoo.errors import RobustzooError
 from robustzoo.registry import IncompatibleName, Recipe, ThreatModel, UnknownName, all_names, recipe
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS
+from robustzoo.registry.composition import neutral
 from robustzoo.registry.describe import describe
 from robustzoo.registry.fields import FIELDS, read_value, write_value
 from robustzoo.registry.recipes import partial, science_digest
@@ -345,7 +346,7 @@ class TestFiles:
     st.fixed_dictionaries(
         {},
         optional={
-            "total_steps": st.integers(10_000, 10**9),
+            "total_steps": st.integers(20_000, 10**9),
             "batch_size": st.integers(2, 10**9),
             "base_lr": st.floats(1e-12, 1e6),
             "gradient_clipping": st.floats(0, 1e3),
@@ -439,7 +440,9 @@ def later_stop_after(monkeypatch):
     """`stop_after` as if it had been added after the recipes of today were published."""
     before = recipe(DIGITS + "at_trh").digest
     monkeypatch.setitem(FIELDS, "stop_after", dataclasses.replace(FIELDS["stop_after"], later=True))
-    return before
+    neutral.cache_clear()
+    yield before
+    neutral.cache_clear()
 
 
 def test_a_later_field_that_is_not_used_leaves_documents_and_digests_as_they_were(later_stop_after):
