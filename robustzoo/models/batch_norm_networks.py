@@ -17,7 +17,8 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.resnet import BasicBlock, ResNet
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
+
+from robustzoo.models.small_networks import BlockNetwork
 
 
 def _cfg(first_conv: str, classifier: str) -> dict[str, Any]:
@@ -73,7 +74,7 @@ class WideBlock(nn.Module):
         return kept + self.conv2(functional.relu(self.norm2(self.conv1(active))))
 
 
-class WideResNet(nn.Module):
+class WideResNet(BlockNetwork):
     """Normalised images (B, in_chans, H, W) to logits (B, num_classes).
 
     Args:
@@ -92,7 +93,6 @@ class WideResNet(nn.Module):
     ) -> None:
         super().__init__()
         self.in_chans, self.num_classes, self.global_pool = in_chans, num_classes, global_pool
-        self.grad_checkpointing = False
         self.stem = nn.Conv2d(in_chans, 16, 3, padding=1, bias=False)
         blocks, inside = [], 16
         for stage in range(3):
@@ -110,29 +110,9 @@ class WideResNet(nn.Module):
                 nn.init.normal_(module.weight, std=math.sqrt(2 / fan))
         nn.init.zeros_(self.head.bias)
 
-    def get_classifier(self) -> nn.Linear:
-        """The class head."""
-        return self.head
-
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Whether a training pass recomputes what is inside the blocks."""
-        self.grad_checkpointing = enable
-
     def forward_features(self, x: Tensor) -> Tensor:
         """(B, in_chans, H, W) -> (B, num_features, H/4, W/4), activated."""
-        x = self.stem(x)
-        for block in self.blocks:
-            recompute = self.grad_checkpointing and self.training
-            x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
-        return functional.relu(self.norm(x))
-
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Mean over the places, (B, num_features); and then the class head."""
-        pooled = x.mean(dim=(2, 3))
-        return pooled if pre_logits else self.head(pooled)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
+        return functional.relu(self.norm(self.through_blocks(x)))
 
 
 @register_model

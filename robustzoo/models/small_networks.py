@@ -90,7 +90,45 @@ class ResidualBlock(nn.Module):
         return kept + self.skip_gain * self.conv2(functional.silu(self.conv1(active)))
 
 
-class ResidualNetwork(nn.Module):
+class BlockNetwork(nn.Module):
+    """What the residual networks, here and with batch norm, share: `stem`, `blocks` and a linear `head` of the
+    mean over the places, which `__init__` builds, and timm's interface to them."""
+
+    stem: nn.Module
+    blocks: nn.Sequential
+    head: nn.Linear
+    grad_checkpointing = False
+
+    def get_classifier(self) -> nn.Linear:
+        """The class head."""
+        return self.head
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Whether a training pass recomputes what is inside the blocks."""
+        self.grad_checkpointing = enable
+
+    def through_blocks(self, x: Tensor) -> Tensor:
+        """Normalised images (B, in_chans, H, W) to what the last block gives, (B, C, h, w)."""
+        x = self.stem(x)
+        for block in self.blocks:
+            recompute = self.grad_checkpointing and torch.is_grad_enabled()
+            x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
+        return x
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Images to activated features (B, num_features, h, w)."""
+        raise NotImplementedError
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Mean over the places, (B, num_features); and then the class head."""
+        pooled = x.mean(dim=(2, 3))
+        return pooled if pre_logits else self.head(pooled)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+
+class ResidualNetwork(BlockNetwork):
     """Normalised images (B, in_chans, H, W) to logits (B, num_classes), through three stages of blocks.
 
     Args:
@@ -111,7 +149,6 @@ class ResidualNetwork(nn.Module):
         super().__init__()
         self.img_size, self.in_chans = (img_size, img_size), in_chans
         self.num_classes, self.num_features, self.global_pool = num_classes, widths[-1], global_pool
-        self.grad_checkpointing = False
         self.stem = StandardisedConv2d(in_chans, widths[0], 4, stride=2, padding=1, scale=1.0)
         blocks, inside, variance = [], widths[0], 1.0
         for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
@@ -127,30 +164,11 @@ class ResidualNetwork(nn.Module):
         nn.init.normal_(self.head.weight, std=_HEAD_STD)
         nn.init.zeros_(self.head.bias)
 
-    def get_classifier(self) -> nn.Linear:
-        """The class head."""
-        return self.head
-
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Whether a training pass recomputes what is inside the blocks."""
-        self.grad_checkpointing = enable
-
     def forward_features(self, x: Tensor) -> Tensor:
         """(B, in_chans, H, W) -> (B, num_features, H/8, W/8), activated."""
         # Convolutions of this memory format are a fifth to two fifths faster on CPUs (measured).
-        x = self.stem(x.contiguous(memory_format=torch.channels_last))
-        for block in self.blocks:
-            recompute = self.grad_checkpointing and torch.is_grad_enabled()
-            x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
+        x = self.through_blocks(x.contiguous(memory_format=torch.channels_last))
         return functional.silu(x * self.last_scale) * _SILU_GAIN
-
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Mean over the places, (B, num_features); and then the class head."""
-        pooled = x.mean(dim=(2, 3))
-        return pooled if pre_logits else self.head(pooled)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
 
 
 @register_model
