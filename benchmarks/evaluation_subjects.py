@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,48 +13,39 @@ from torch.nn import functional as F
 import robustzoo
 from robustzoo.data import load_dataset
 
-SHARED = Path(__file__).resolve().parents[1] / ".." / "shared"
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT / ".." / "shared"
+sys.path.append(str(ROOT / "examples"))  # for the processes of an evaluation too, which unpickle the network
 _WEIGHTS, _IMAGES = SHARED / "import" / "resnet2b.pth", SHARED / "data" / "cifar10jpg"
 _TRAINED = Path("resnet2b_trained.pt")
 
 
-class Block(nn.Module):
-    def __init__(self, channels: int, out: int, stride: int) -> None:
+class OnPixels(nn.Module):
+    """A network of normalised images as one of pixels (B, 3, H, W) in [0, 1]."""
+
+    def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, out, 3, stride, 1)
-        self.conv2 = nn.Conv2d(out, out, 3, 1, 1)
-        self.shortcut = nn.Sequential(*([nn.Conv2d(channels, out, 1, stride)] if stride > 1 else []))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.relu(self.conv2(F.relu(self.conv1(x))) + self.shortcut(x))
-
-
-class ResNet2b(nn.Module):
-    """A small residual network without batch norm for 3x32x32 pixels in [0, 1], 10 classes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 8, 3, 2, 1)
-        self.layer1 = nn.Sequential(Block(8, 16, 2), Block(16, 16, 1))
-        self.linear1, self.linear2 = nn.Linear(1024, 100), nn.Linear(100, 10)
+        self.network = network
         for name, values in (("mean", (0.4914, 0.4822, 0.4465)), ("std", (0.2471, 0.2435, 0.2616))):
             self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.layer1(F.relu(self.conv1((x - self.mean) / self.std)))
-        return self.linear2(F.relu(self.linear1(x.flatten(1))))
+        return self.network((x - self.mean) / self.std)
 
 
 def resnet2b() -> nn.Module:
     """With its authors' weights where they are; else trained here for a minute, once, at Linf 2/255."""
-    model = ResNet2b().eval()
+    import resnet2b as example
+
+    network = example.resnet2b()
+    model = OnPixels(network).eval()
     if _WEIGHTS.exists():
-        model.load_state_dict(torch.load(_WEIGHTS, map_location="cpu", weights_only=True)["state_dict"])
+        network.load_state_dict(torch.load(_WEIGHTS, map_location="cpu", weights_only=True)["state_dict"])
     elif _TRAINED.exists():
-        model.load_state_dict(torch.load(_TRAINED, weights_only=True))
+        network.load_state_dict(torch.load(_TRAINED, weights_only=True))
     else:
         _train(model)
-        torch.save(model.state_dict(), _TRAINED)
+        torch.save(network.state_dict(), _TRAINED)
     return model.requires_grad_(False)
 
 

@@ -2,7 +2,7 @@
 
 A residual network without batch norm, as its authors describe it. It takes normalised images of 32 x 32
 pixels, and `robustzoo import` puts the normalisation in front of it. The file stands alone: it is copied
-    into the folder.
+into the folder.
 """
 
 import torch
