@@ -70,7 +70,7 @@ def import_(
     }
     from robustzoo.cli.models import say_running
     from robustzoo.data import evaluation_subset, open_data
-    from robustzoo.models.imported import file_and_function
+    from robustzoo.models.imported_networks import file_and_function
     from robustzoo.models.importing import import_checkpoint
 
     if (code := file_and_function(architecture)) is not None:

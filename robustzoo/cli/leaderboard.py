@@ -30,7 +30,7 @@ def build(folders: tuple[Path, ...], out: Path, own: bool) -> None:
     A model's card must be what its recipe and Evidence give; every number of the page links to its Evidence.
     Open SITE/index.html: it needs no network.
     """
-    from robustzoo.leaderboard.entries import models_of
+    from robustzoo.leaderboard.lines import models_of
     from robustzoo.leaderboard.site import build as write
     from robustzoo.registry import entry, list_models
 

@@ -103,7 +103,7 @@ def open_model(text: str, trust: Path | None = None) -> OpenedModel:
     if trust is not None and (match is not None or text.startswith((_TIMM, _HUB))):
         raise RobustzooError(f"--trust {trust} goes with an imported model's folder; {text} is none")
     if match is not None:
-        from robustzoo.models.imported import module_by
+        from robustzoo.models.imported_networks import module_by
 
         file = Path(match["file"])
         say_running(file)

@@ -99,8 +99,7 @@ def row(name: str, locked: dict[str, Weights] | None = None, others: dict[str, E
         threat_model = others[name].recipe.threat_model
     else:
         made, weights, threat_model = name, locked.get(name), None
-    base, plus, digest = made.partition("+")
-    parsed = parse(base)
+    parsed = parse(made.partition("+")[0])
     dataset = DATASETS[parsed.dataset]
     evidence, problem = (None, None) if weights is None else stated(made, weights)
     records = read_records(weights.folder, weights.sha256) if weights and weights.folder else ()
@@ -111,7 +110,7 @@ def row(name: str, locked: dict[str, Weights] | None = None, others: dict[str, E
         dataset=parsed.dataset,
         threat_model=threat_model or THREATS[parsed.dataset, parsed.norm],
         loss=parsed.loss,
-        method=parsed.method + plus + digest,
+        method=method_of(made),
         parameters=ARCHITECTURES[parsed.architecture].parameter_count(
             dataset.image_size, dataset.num_classes
         ),
@@ -120,6 +119,12 @@ def row(name: str, locked: dict[str, Weights] | None = None, others: dict[str, E
         problem=problem,
         records=records,
     )
+
+
+def method_of(recipe_name: str) -> str:
+    """`trades_trh`, with the digest of a changed recipe."""
+    base, plus, digest = recipe_name.partition("+")
+    return parse(base).method + plus + digest
 
 
 def rows(*, published_only: bool = False) -> list[Row]:

@@ -13,7 +13,7 @@ from robustzoo import atomic_files
 from robustzoo.cards.metadata import split_card
 from robustzoo.cards.render import table as markdown_table
 from robustzoo.errors import RobustzooError
-from robustzoo.leaderboard.entries import Line, Model, method_of
+from robustzoo.leaderboard.lines import Line, Model
 from robustzoo.leaderboard.page import Cell, Table, TableRow, document, plain_table, size_of, table
 from robustzoo.leaderboard.picture import Point, scatter
 from robustzoo.leaderboard.reported import ROBUSTBENCH_COMMIT, Reported, from_robustbench, from_the_paper
@@ -255,7 +255,7 @@ def _told(model: Model) -> str:
     recipe = model.recipe
     extra = "" if recipe.extra_data in (None, "none") else f", extra data {recipe.extra_data}"
     size = f"{model.parameters:,} parameters ({size_of(model.parameters)})"
-    return f"{recipe.architecture}, {size}; {recipe.dataset}; {method_of(recipe)}{extra}"
+    return f"{recipe.architecture}, {size}; {recipe.dataset}; {method_of(recipe.name)}{extra}"
 
 
 def _evidence_part(evidence: Any, file: Path, number: int) -> str:

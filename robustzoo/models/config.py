@@ -14,7 +14,7 @@ from torch import nn
 from robustzoo.cards.imported import Imported
 from robustzoo.errors import RobustzooError
 from robustzoo.models.architectures import build_for, timm_arguments, timm_name
-from robustzoo.models.imported import timm_part
+from robustzoo.models.imported_networks import timm_part
 from robustzoo.models.weights import require_file
 from robustzoo.registry import Recipe
 from robustzoo.registry.entries import read_configuration

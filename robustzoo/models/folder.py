@@ -32,7 +32,7 @@ from robustzoo.models.config import (
     render_config,
     render_imported,
 )
-from robustzoo.models.imported import ImportedModel, rebuild
+from robustzoo.models.imported_networks import ImportedModel, rebuild
 from robustzoo.models.pixel_model import PixelModel, around
 from robustzoo.models.weights import read_weights, verify_sha256, weights_for_export, write_weights
 from robustzoo.registry import Recipe

@@ -15,7 +15,14 @@ from robustzoo.cards.imported import PYTHON, TIMM, Imported
 from robustzoo.errors import RobustzooError
 from robustzoo.models.checkpoint_files import fitting, read_checkpoint
 from robustzoo.models.folder import write_imported
-from robustzoo.models.imported import Code, ImportedModel, build, clean_correct, file_and_function, logits_of
+from robustzoo.models.imported_networks import (
+    Code,
+    ImportedModel,
+    build,
+    clean_correct,
+    file_and_function,
+    logits_of,
+)
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.threat_model import ThreatModel

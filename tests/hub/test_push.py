@@ -21,7 +21,7 @@ from robustzoo.data import open_data
 from robustzoo.errors import RobustzooError
 from robustzoo.hub import publish
 from robustzoo.hub.push import look, prepare, push
-from robustzoo.leaderboard.entries import read_model
+from robustzoo.leaderboard.lines import read_model
 from robustzoo.models import pixel_model, read_folder, write_folder
 from robustzoo.models.importing import import_checkpoint
 from robustzoo.registry import entries, recipe

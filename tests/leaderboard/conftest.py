@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from robustzoo.leaderboard.entries import models_of
+from robustzoo.leaderboard.lines import models_of
 from robustzoo.leaderboard.site import build
 from robustzoo.registry import entry, list_models
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from robustzoo.leaderboard.entries import Line
+from robustzoo.leaderboard.lines import Line
 from robustzoo.leaderboard.site import _verified_page
 from tests.leaderboard.browser import CHROMIUM, DRIVER, Browser, axe_source
 

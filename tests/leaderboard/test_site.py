@@ -12,7 +12,7 @@ import pytest
 from robustzoo.cards.evidence import Evidence
 from robustzoo.errors import RobustzooError
 from robustzoo.leaderboard import page
-from robustzoo.leaderboard.entries import Line, read_model
+from robustzoo.leaderboard.lines import Line, read_model
 from robustzoo.leaderboard.reported import from_robustbench, from_the_paper
 from robustzoo.leaderboard.site import build
 from robustzoo.registry import entry

@@ -15,6 +15,7 @@ from robustzoo.cards.metadata import LARGEST_CARD
 from robustzoo.errors import RobustzooError
 from robustzoo.leaderboard.page import size_of
 from robustzoo.leaderboard.picture import Point
+from robustzoo.leaderboard.rows import method_of
 from robustzoo.registry.catalog import ARCHITECTURES
 from robustzoo.registry.entries import Entry
 from robustzoo.registry.recipes import Recipe
@@ -73,7 +74,7 @@ class Line:
             "subset": dataset["subset"],
             "threat_model": str(self.evidence.threat_model),
             "architecture": recipe.architecture,
-            "method": method_of(recipe),
+            "method": method_of(recipe.name),
             "extra_data": recipe.extra_data or "none",
             "parameters": self.model.parameters,
             "parameters_class": size_of(self.model.parameters),
@@ -98,12 +99,6 @@ class Line:
             clean_interval=(100 * clean.low, 100 * clean.high),
             robust_interval=(100 * robust.low, 100 * robust.high),
         )
-
-
-def method_of(recipe: Recipe) -> str:
-    """`trades_trh`, with the digest of a changed recipe."""
-    base, plus, digest = recipe.name.partition("+")
-    return base.split(".", 2)[2] + plus + digest
 
 
 def read_model(folder: Path, name: str | None = None) -> Model:
