@@ -17,6 +17,7 @@ from robustzoo.leaderboard.lines import Line, Model
 from robustzoo.leaderboard.page import Cell, Table, TableRow, document, plain_table, size_of, table
 from robustzoo.leaderboard.picture import Point, scatter
 from robustzoo.leaderboard.reported import ROBUSTBENCH_COMMIT, Reported, from_robustbench, from_the_paper
+from robustzoo.leaderboard.rows import method_of
 from robustzoo.streams import one_line
 
 SCHEMA = "robustzoo.leaderboard/1"

@@ -91,7 +91,7 @@ class ResidualBlock(nn.Module):
 
 
 class BlockNetwork(nn.Module):
-    """What the residual networks, here and with batch norm, share: `stem`, `blocks` and a linear `head` of the
+    """What the residual networks, here and with batch norm, share: `stem`, `blocks`, a linear `head` of the
     mean over the places, which `__init__` builds, and timm's interface to them."""
 
     stem: nn.Module
