@@ -40,7 +40,7 @@ def _export_onnx(model: nn.Module, file: Path) -> None:
 
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
     if missing:
-        raise RobustzooError(f"export to ONNX needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+        raise RobustzooError(f"export to ONNX needs {' and '.join(missing)}: pip install 'robustzoo[onnx]'")
     if getattr(model, "input_shape", None) is None:  # a factory's may be any module
         raise RobustzooError(
             f"{getattr(model, 'name', 'the model')} does not say its image size, which a graph of ONNX needs"

@@ -34,8 +34,8 @@ def test_traced_exported_and_compiled_models_answer_the_same(model):
 
 
 def test_onnx_answers_the_same(tmp_path, model):
-    pytest.importorskip("onnxscript")
-    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript", reason="needs the extra onnx")
+    runtime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
     file = tmp_path / "model.onnx"
     command = [sys.executable, "-m", "robustzoo.cli", "export", NAME, "--onnx", str(file)]
     subprocess.run(command, check=True, capture_output=True)
