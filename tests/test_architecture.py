@@ -40,6 +40,7 @@ ALLOWED["diagnostics"] = {*ALLOWED["evaluation"], "evaluation", "objectives"}
 ALLOWED["studies"] = {*ALLOWED["diagnostics"], "diagnostics"}
 ALLOWED["training"] = {"registry", "cards", "data", "models", "attacks", "objectives"}
 ALLOWED["cli"] = set(ALLOWED)  # the top: every room
+ALLOWED["__main__"] = {"cli"}
 # Outside library -> the rooms that may import it.
 OWNERS = {
     "timm": {"models"},

@@ -58,7 +58,7 @@ def card_text(folder: Path, card: str | Path | None) -> str:
         return read_text(path, LARGEST_CARD)
     except (OSError, UnicodeDecodeError) as error:
         raise CardError(
-            f"the card {path} cannot be read as UTF-8 text: {error}",
+            f"the card {path} cannot be read as UTF-8 text: {getattr(error, 'strerror', None) or error}",
             f"restore it, or write it anew with `robustzoo card {folder}`",
         ) from error
 

@@ -189,7 +189,7 @@ def test_ranks_share_an_evaluation_and_the_first_merges_it(launcher, tmp_path):
     if launcher == "deepspeed":
         pytest.importorskip("deepspeed")
     name = "vit_micro2.digits_linf.at_base"
-    arguments = ["robustzoo.cli", "evaluate", name, "--images", "8", "--protocol", "pgd-5", "--out"]
+    arguments = ["robustzoo", "evaluate", name, "--images", "8", "--protocol", "pgd-5", "--out"]
     subprocess.run([sys.executable, "-m", *arguments, str(tmp_path / "single")], check=True)
     for _ in range(2):  # the second time everything is there
         done = subprocess.run(

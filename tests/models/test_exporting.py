@@ -37,7 +37,7 @@ def test_onnx_answers_the_same(tmp_path, model):
     pytest.importorskip("onnxscript", reason="needs the extra onnx")
     runtime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
     file = tmp_path / "model.onnx"
-    command = [sys.executable, "-m", "robustzoo.cli", "export", NAME, "--onnx", str(file)]
+    command = [sys.executable, "-m", "robustzoo", "export", NAME, "--onnx", str(file)]
     subprocess.run(command, check=True, capture_output=True)
     session = runtime.InferenceSession(str(file))
     for x in (X, X[:1]):

@@ -196,7 +196,7 @@ def test_what_was_loaded_is_left_out_of_the_last_search():
 
 COMMANDS = {
     "module": [sys.executable, "-m", "robustzoo.training"],
-    "robustzoo": [sys.executable, "-m", "robustzoo.cli", "train"],
+    "robustzoo": [sys.executable, "-m", "robustzoo", "train"],
     "launcher": ["deepspeed", "--num_accelerators", "1", "--module", "robustzoo.training"],
 }
 
