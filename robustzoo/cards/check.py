@@ -126,7 +126,7 @@ def first_difference(
         CardError: evidence that is not about the card's weights.
     """
     if license is None:
-        license = card.block["license"] if isinstance(card.block.get("license"), str) else "apache-2.0"
+        license = card.block["license"] if isinstance(card.block.get("license"), str) else "unknown"
     sha256 = str(card.weights_sha256)
     qualified = unpublished_name(recipe.name, sha256)
     name = qualified if card.model_name == qualified else None

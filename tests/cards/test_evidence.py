@@ -290,10 +290,10 @@ def test_a_shard_is_no_result(sections, evidence, tmp_path):
     words = "shard 2 of 3, a part of an evaluation and no result; merge .*robustzoo evidence merge"
     with pytest.raises(EvidenceError, match=words):
         Claim.from_evidence(shard)
-    (problem,) = lint_card(render_card(named_recipe(NAME), evidence, "c" * 64), named_recipe(NAME), shard)
+    (problem,) = lint_card(render_card(named_recipe(NAME), evidence, "c" * 64, "apache-2.0"), named_recipe(NAME), shard)
     assert "a part of an evaluation" in problem
     with pytest.raises(EvidenceError, match=words):
-        render_card(named_recipe(NAME), shard, "c" * 64)
+        render_card(named_recipe(NAME), shard, "c" * 64, "apache-2.0")
     shard.save(tmp_path / "evidence" / "e.json")
     with pytest.raises(EvidenceError, match=f"{words}.*e.json"):
         all_evidence(tmp_path)

@@ -236,7 +236,7 @@ def test_weights_that_are_not_the_published_ones_never_carry_the_registry_name_a
     assert found.doc["model"] == {"name": f"{model.name} (weights {sha256[:12]})", "sha256": sha256}
     assert find_entry(found.doc["model"]["name"]) is None
     # A card of the folder is still about its recipe, and its owner may call it something else.
-    text = render_card(model.recipe, found, sha256)
+    text = render_card(model.recipe, found, sha256, "apache-2.0")
     assert lint_card(text, model.recipe, found) == [] and Claim.from_card(text)[0].model_name == model.name
     assert evaluate(model, "digits", EPS, "pgd-2", n=5, name="mine", progress=False).doc["model"] == {
         "name": "mine",

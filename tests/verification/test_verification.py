@@ -57,7 +57,7 @@ def rebuilt(evidence: Evidence, samples: list[dict], **changes) -> Evidence:
 
 
 def write_card(folder: Path, evidence: Evidence) -> None:
-    text = render_card(recipe(NAME), evidence, evidence.doc["model"]["sha256"])
+    text = render_card(recipe(NAME), evidence, evidence.doc["model"]["sha256"], "apache-2.0")
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 
@@ -240,7 +240,9 @@ def test_a_source_in_the_folder_is_no_place_for_claims(folder):
     claim("proved optimal at 99.9 % robust accuracy")
     assert run(folder).outcome == "consistent", "the card has the registry's source, not the folder's"
     evidence = evidence_of(folder)
-    assert "99.9" not in render_card(read_recipe(folder), evidence, evidence.doc["model"]["sha256"])
+    assert "99.9" not in render_card(
+        read_recipe(folder), evidence, evidence.doc["model"]["sha256"], "apache-2.0"
+    )
     claim("ours |\n\n**Robust accuracy is 99.9 %**")
     with pytest.raises(RobustzooError, match="one line"):
         run(folder)
@@ -263,7 +265,7 @@ def test_the_cards_licence_is_that_of_the_folder(folder):
 def test_other_weights_of_a_published_name_are_not_called_by_it(folder, stated):
     sha256 = evidence_of(folder).doc["model"]["sha256"]
     name = f"{NAME} (weights {sha256[:12]})"
-    text = render_card(recipe(NAME), evidence_of(folder), sha256, name=stated or name)
+    text = render_card(recipe(NAME), evidence_of(folder), sha256, "apache-2.0", name=stated or name)
     (folder / "README.md").write_text(text)
     report = run(folder)
     assert report.text().startswith(f"{name}: CONSISTENT")
@@ -495,7 +497,7 @@ def test_every_claim_of_a_card_is_checked_and_the_gravest_decides(folder):
     first = evidence_of(folder)
     second = robuster(first, 0)[0]
     second.doc["threat_model"]["epsilon"] = "1/50"
-    text = render_card(recipe(NAME), [first, second], first.doc["model"]["sha256"])
+    text = render_card(recipe(NAME), [first, second], first.doc["model"]["sha256"], "apache-2.0")
     (folder / "README.md").write_text(text)
     report = run(folder)
     assert [claim.outcome for claim in report.claims] == ["consistent", "not comparable"]
