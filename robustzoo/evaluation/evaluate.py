@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,8 +17,8 @@ from robustzoo.evaluation import machine
 from robustzoo.evaluation.checks import check_arguments, check_writable
 from robustzoo.evaluation.journal import WAY_OUT, Journal, stored_key
 from robustzoo.evaluation.ledger import Ledger
-from robustzoo.evaluation.prepare import Prepared, ask, identify, prepare
-from robustzoo.evaluation.progress import Reporter, cost_line
+from robustzoo.evaluation.prepare import Prepared, ask, identify, prepare, state_digest
+from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.shards import Shard
 from robustzoo.evaluation.terms import (
     evidence_of,
@@ -142,15 +140,21 @@ def evaluate(
     if out is not None:
         out = Path(out) if part is None else part.folder(Path(out))
         check_writable(out)
-    started, start = datetime.datetime.now(datetime.timezone.utc), time.perf_counter()
-    with reserved(out), Reporter(progress) as reporter, prepare(model, data, asked, reporter) as ready:
+    weights = state_digest(model)  # before the first forward, which may count itself in a buffer
+    identity = identify(model, name)
+    with (
+        reserved(out),
+        Reporter(progress) as reporter,
+        prepare(model, data, asked, reporter, identity.sha256) as ready,
+    ):
         # ---- which evaluation this is, and what it goes on from -------------------------------------------
         ids = ready.subset.indices if part is None else part.part(ready.subset.indices)
         workers = min(int(workers), len(ids))
-        identity = identify(model, name)
         if identity.warning is not None:
             reporter.warn(identity.warning)
-        terms = terms_of(identity.described(ready.weights), ready, smaller, part)
+        terms = terms_of(identity.described(weights), ready, smaller)
+        if part is not None:
+            terms["shard"] = {"index": part.index, "count": part.count, "weights": weights}
         path = None if out is None else place_of(terms, out)
         size = micro_batch_size or _micro_batch_before(smaller, None if restart else path)
         if size is None and part is not None:  # a trial on each shard's machine could differ
@@ -166,32 +170,18 @@ def evaluate(
                 return _finished(path, ready, reporter)
 
         # ---- the attack, from where the journal ends ------------------------------------------------------
-        fingerprint = machine.fingerprint(asked.device, ready.work.micro_batch_size)
         ledger = Ledger(ids, ready.work.attacks, ready.work.micro_batch_size, carried)
-        key = journal_key(terms, ready.weights, fingerprint)
+        key = journal_key(terms, weights, ready.fingerprint)
         with Journal(None if path is None else path.with_suffix(".journal"), key, restart=restart) as journal:
             _restore(ledger, journal, reporter)
             if not ledger.finished:
                 with _telling_what_is_kept(journal, reporter):
-                    cost = cost_line(ready.work, sum(ledger.left), workers, ready.measured)
-                    reporter.say(cost, "cost")
-                    attack_all(model, ready.work, ledger, workers, reporter, journal.append, ready.measured)
+                    attack_all(ready, ledger, workers, reporter, journal.append)
 
             # ---- the Evidence -----------------------------------------------------------------------------
             if (masked := masking_warning(ledger.zero_gradients, ledger.correct)) is not None:
                 reporter.warn(masked)
-            run = {
-                "started": started.isoformat(timespec="seconds"),
-                "wall_seconds": round(time.perf_counter() - start + journal.elapsed, 3),
-                **({"sessions": 1 + journal.sessions} if journal.sessions else {}),
-                "device": str(asked.device),
-                "threads": fingerprint["threads"],
-                "workers": workers,
-                "fingerprint": fingerprint,
-                "versions": machine.versions(),
-                "zero_gradients": dict(sorted(ledger.zero_gradients.items())),
-            }
-            evidence = evidence_of(terms, ledger, run)
+            evidence = evidence_of(terms, ledger, ready, workers, journal)
             _note_borderline(evidence, reporter)
             if out is not None:
                 with _telling_what_is_kept(journal, reporter, of_interrupts=False):
