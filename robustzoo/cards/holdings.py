@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.evidence_rules import ENSEMBLES, EvidenceError, shard_problem
+from robustzoo.cards.evidence_rules import ENSEMBLES, EvidenceError
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.entries import Entry
 from robustzoo.registry.threat_model import ThreatModel
@@ -56,9 +56,6 @@ def all_evidence(folder: str | Path, *, validate: bool = True) -> list[Evidence]
     """
     paths = evidence_files(folder)
     found = [Evidence.load(path, validate=validate) for path in paths]
-    for path, evidence in zip(paths, found, strict=True):
-        if problem := shard_problem(evidence.doc):
-            raise EvidenceError("shard", f"{problem} (the file: {path})")
     return sorted(found, key=lambda e: (e.doc["protocol"]["name"] != ENSEMBLES[0], -e.doc["counts"]["n"]))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustzoo.atomic_files import write_bytes, write_text
-from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence import Evidence, read_evidence
 from robustzoo.cards.holdings import all_evidence
 from robustzoo.cards.signs import masking_signs
 from robustzoo.cli.options import FileToWrite, data_root
@@ -81,7 +81,7 @@ def _open(place: str) -> tuple[Evidence, Path, list[Evidence]]:
     from robustzoo.verification.comparable import evidence_documents
 
     if comparison.is_file(place):
-        return Evidence.load(place), Path(place), []
+        return read_evidence(place), Path(place), []
     folder = resolve_folder(place)
     files = {document.deterministic_bytes(): path for document, path in evidence_documents(folder)}
     main, *others = all_evidence(folder)

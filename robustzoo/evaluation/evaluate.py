@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robustzoo.cards.evidence import Evidence, EvidenceError
+from robustzoo.cards.evidence import Evidence, EvidenceError, read_evidence
 from robustzoo.cards.signs import masking_warning
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation import machine
@@ -198,7 +198,7 @@ def _micro_batch_before(smaller: Evidence | None, finished: Path | None) -> int 
         return None
     if finished.is_file():
         with suppress(EvidenceError):  # which is said where it would be replaced
-            return Evidence.load(finished).doc["micro_batch_size"]
+            return read_evidence(finished).doc["micro_batch_size"]
     key = stored_key(finished.with_suffix(".journal"))
     size = None if key is None else key.get("micro_batch_size")
     return size if isinstance(size, int) and size > 0 else None

@@ -13,7 +13,6 @@ from torch import nn
 
 from robustzoo import atomic_files
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.checks import check_threat_model
@@ -209,8 +208,7 @@ def folder_of(threat_model: ThreatModel, out: Path) -> Path:
 
 def _part_note(first: Evidence) -> list[str]:
     """The lines that head a table whose rows are shards; none for whole results."""
-    problem = shard_problem(first.doc)
-    return [] if problem is None else [f"PART OF A RESULT: {problem}", ""]
+    return [] if first.caveat is None else [f"PART OF A RESULT: {first.caveat}", ""]
 
 
 def _lines(head: str, rows: Sequence[tuple[str, Accuracy]]) -> list[str]:

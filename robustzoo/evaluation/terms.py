@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import robustzoo
 from robustzoo import atomic_files
-from robustzoo.cards.evidence import Evidence, EvidenceError
+from robustzoo.cards.evidence import Evidence, EvidenceError, read_evidence
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation import machine
@@ -233,7 +233,7 @@ def refuse_to_replace(path: Path, terms: dict[str, Any]) -> None:
     if not path.exists():
         return
     try:
-        there = Evidence.load(path, validate=False).key()
+        there = read_evidence(path, validate=False).key()
     except EvidenceError as error:
         raise RobustzooError(
             f"{path} would be overwritten, and it is no Evidence that can be read ({error.problem}): "
@@ -272,7 +272,7 @@ def with_witnesses(path: Path) -> Evidence:
     Raises:
         EvidenceError: it cannot be read. RobustzooError: its witness file is missing or another one.
     """
-    evidence = Evidence.load(path)
+    evidence = read_evidence(path)
     stated = evidence.doc["witnesses"]
     if stated is None:
         return evidence
