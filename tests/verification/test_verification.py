@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from robustzoo import models
 from robustzoo.cards import CardError, Evidence, EvidenceError, Witnesses, render_card
 from robustzoo.cards.evidence_rules import protocol_digest
 from robustzoo.errors import RobustzooError
+from robustzoo.evaluation import prepare
 from robustzoo.models.folder import read_recipe
 from robustzoo.models.pixel_model import PixelModel
-from robustzoo.registry import recipe
+from robustzoo.registry import digests, recipe
 from robustzoo.verification.verify import verify
 
 NAME = "vit_micro2.digits_linf.at_base"
@@ -113,6 +115,27 @@ def forge(folder: Path) -> Evidence:
     store_witnesses(folder, forged, keep(witnesses, ~np.isin(witnesses.ids, ids)))
     write_card(folder, forged)
     return forged
+
+
+@pytest.mark.parametrize("mode", ["replay", "spot", "full"])
+def test_a_verification_makes_the_model_ready_once_and_hashes_its_weights_once(published, monkeypatch, mode):
+    hashed, made_ready = [], []
+    honest, once = digests.sha256_file, prepare.prepare
+
+    def counted(path):
+        hashed.append(Path(path).name)
+        return honest(path)
+
+    def counted_ready(*arguments, **options):
+        made_ready.append(arguments)
+        return once(*arguments, **options)
+
+    for module in (digests, prepare, models.folder):
+        monkeypatch.setattr(module, "sha256_file", counted)
+    monkeypatch.setattr("robustzoo.verification.verify.prepare", counted_ready)
+    monkeypatch.setattr(prepare, "state_digest", lambda model: pytest.fail("hashed in memory"))
+    assert run(published, mode).exit_code == 0
+    assert hashed.count("model.safetensors") == 1 and len(made_ready) == 1
 
 
 def test_card_evidence_and_witnesses_forged_together(folder):
