@@ -14,10 +14,9 @@ import argparse
 import torch
 
 import robustzoo
-from robustzoo.attacks.frozen import frozen
 from robustzoo.data import load_dataset
-from robustzoo.evaluation.engine import Work
 from robustzoo.evaluation.ledger import Finding, Ledger
+from robustzoo.evaluation.prepare import ask, prepare
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.workers import attack_all
 
@@ -38,11 +37,10 @@ def main() -> None:
     for name in names:
         model = robustzoo.load(name)
         for attack in ATTACKS:
-            work = Work(data, attack, model.threat_model, 10, 0, arguments.lanes, "cpu")
             ledger = Ledger(range(arguments.images), [attack], arguments.lanes)
             findings: list[Finding] = []
-            with frozen(model):
-                attack_all(model, work, ledger, 1, Reporter(False), findings.extend)
+            with prepare(model, data, ask(model, None, attack)) as ready:
+                attack_all(ready.sized(arguments.lanes), ledger, 1, Reporter(False), findings.extend)
             # An attempt takes at most 101 forwards, the ranking 9, the second look 1.
             first = sum(found.success is not None and found.forwards <= 101 + 9 + 1 for found in findings)
             passes = ledger.passes

@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 # Public name -> the module that defines it, resolved on first use (PEP 562).
 _PUBLIC = {
     "ThreatModel": "robustzoo.registry.threat_model",
-    "attack": "robustzoo.evaluation.attack_call",
+    "attack": "robustzoo.evaluation.evaluate",
     "compare": "robustzoo.reports.comparison",
     "evaluate": "robustzoo.evaluation.evaluate",
     "list_models": "robustzoo.registry.lookup",
@@ -36,8 +36,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from robustzoo.evaluation.attack_call import attack
-    from robustzoo.evaluation.evaluate import evaluate
+    from robustzoo.evaluation.evaluate import attack, evaluate
     from robustzoo.hub.load import load, verify
     from robustzoo.registry.lookup import list_models, recipe
     from robustzoo.registry.threat_model import ThreatModel

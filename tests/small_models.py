@@ -63,7 +63,7 @@ def published(tmp_path_factory):
         evidence = evaluate(
             read_folder(folder), "digits", "linf:1/40", "pgd-5", n=100, out=folder, progress=False
         )
-    text = render_card(chosen, evidence, evidence.doc["model"]["sha256"])
+    text = render_card(chosen, evidence, evidence.doc["model"]["sha256"], "apache-2.0")
     (folder / "README.md").write_text(text, encoding="utf-8")
     return folder
 

@@ -10,8 +10,7 @@ from itertools import zip_longest
 from typing import Any
 
 from robustzoo.cards.claims import Claim
-from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.evidence_rules import shard_problem
+from robustzoo.cards.evidence import Evidence, EvidenceError
 from robustzoo.cards.imported import Imported, is_imported
 from robustzoo.cards.metadata import Card, CardError, read_block, split_card
 from robustzoo.cards.notes import NOTES, notes_problem, split_notes
@@ -61,8 +60,11 @@ def lint_card(
     except CardError as error:
         return [error.problem]
     documents = [evidence] if isinstance(evidence, Evidence) else list(evidence or [])
-    if parts := [problem for document in documents if (problem := shard_problem(document.doc))]:
-        return parts
+    try:
+        for document in documents:
+            document.require_whole()
+    except EvidenceError as error:
+        return [error.problem]
     problems = [*_metadata(card), *_paths(text)]
     try:
         claims = Claim.from_card(card)
@@ -126,7 +128,7 @@ def first_difference(
         CardError: evidence that is not about the card's weights.
     """
     if license is None:
-        license = card.block["license"] if isinstance(card.block.get("license"), str) else "apache-2.0"
+        license = card.block["license"] if isinstance(card.block.get("license"), str) else "unknown"
     sha256 = str(card.weights_sha256)
     qualified = unpublished_name(recipe.name, sha256)
     name = qualified if card.model_name == qualified else None

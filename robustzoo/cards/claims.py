@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from robustzoo.cards.evidence_rules import EvidenceError, shard_problem
 from robustzoo.cards.metadata import TASK, Card, CardError, bad_card
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.errors import RobustzooError
@@ -107,9 +106,8 @@ class Claim:
         Raises:
             EvidenceError: it is a shard, which supports none.
         """
+        evidence.require_whole()
         doc = evidence.doc
-        if problem := shard_problem(doc):
-            raise EvidenceError("shard", problem)
         counts, dataset, protocol = doc["counts"], doc["dataset"], doc["protocol"]
         return cls(
             model_name=recipe_name(doc["model"]["name"], doc["model"]["sha256"]),

@@ -134,13 +134,13 @@ class Evidence:
         doc["counts"] = counts = count(doc["samples"])
         doc["clean_accuracy"] = Accuracy.of(counts["clean_correct"], counts["n"]).to_json()
         doc["robust_accuracy"] = Accuracy.of(counts["robust_correct"], counts["n"]).to_json()
-        evidence = cls(doc)
+        evidence = _of(doc)
         evidence.validate()
         return evidence
 
     @classmethod
     def load(cls, path: str | Path, *, validate: bool = True) -> Evidence:
-        """Read a document.
+        """Read a document: a result, and no shard.
 
         Args:
             validate: False skips all checks but the schema's name (for listings that must be quick, of files
@@ -150,21 +150,11 @@ class Evidence:
             EvidenceError: no such file, unreadable, not JSON, another schema, a malformed field, or facts
                 that contradict each other. The message names the file and the next step.
         """
+        evidence = read_evidence(path, validate=validate)
         try:
-            text = read_bytes(path, _LARGEST_FILE)
-        except OSError as error:
-            raise EvidenceError(
-                "the top level", f"the file cannot be read ({error.strerror or error})", str(path)
-            ) from error
-        try:
-            doc = _parsed(text)
-        except (ValueError, RecursionError) as error:
-            raise EvidenceError("the top level", f"not a JSON document ({error})", str(path)) from error
-        evidence = cls(doc)
-        try:
-            check_document(doc) if validate else check_schema_id(doc)
+            evidence.require_whole()
         except EvidenceError as error:
-            raise EvidenceError(error.path, error.problem, str(path)) from error
+            raise EvidenceError(error.path, f"{error.problem} (the file: {path})") from error
         return evidence
 
     @property
@@ -202,9 +192,12 @@ class Evidence:
         return {key: value for key, value in self.doc.items() if key != "run" and key not in _RESULTS}
 
     @property
-    def is_shard(self) -> bool:
-        """Whether this is a part of an evaluation, which must be merged before it says anything."""
-        return "shard" in self.doc
+    def caveat(self) -> str | None:
+        """What to say before its numbers; None where they stand for themselves."""
+        return None
+
+    def require_whole(self) -> None:
+        """Raise EvidenceError where this is a shard, which supports no claim."""
 
     @property
     def clean_accuracy(self) -> Accuracy:
@@ -254,6 +247,44 @@ class Evidence:
         )
 
     __repr__ = __str__
+
+
+class EvidenceShard(Evidence):
+    """A part of an evaluation: no result before all of them are merged. Only `read_evidence` reads one."""
+
+    @property
+    def caveat(self) -> str:
+        shard = self.doc["shard"]
+        return (
+            f"this is shard {shard['index']} of {shard['count']}, a part of an evaluation and no result; "
+            "merge all of them with `robustzoo evidence merge FOLDER... --out FOLDER`"
+        )
+
+    def require_whole(self) -> None:
+        raise EvidenceError("shard", self.caveat)
+
+
+def read_evidence(path: str | Path, *, validate: bool = True) -> Evidence:
+    """A document that an evaluation wrote, a result or a shard. Arguments, errors as of `Evidence.load`."""
+    try:
+        text = read_bytes(path, _LARGEST_FILE)
+    except OSError as error:
+        raise EvidenceError(
+            "the top level", f"the file cannot be read ({error.strerror or error})", str(path)
+        ) from error
+    try:
+        doc = _parsed(text)
+    except (ValueError, RecursionError) as error:
+        raise EvidenceError("the top level", f"not a JSON document ({error})", str(path)) from error
+    try:
+        check_document(doc) if validate else check_schema_id(doc)
+    except EvidenceError as error:
+        raise EvidenceError(error.path, error.problem, str(path)) from error
+    return _of(doc)
+
+
+def _of(doc: dict[str, Any]) -> Evidence:
+    return EvidenceShard(doc) if "shard" in doc else Evidence(doc)
 
 
 def _canonical(doc: dict[str, Any]) -> bytes:

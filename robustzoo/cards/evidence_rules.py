@@ -66,16 +66,6 @@ def check_schema_id(doc: Any) -> None:
         )
 
 
-def shard_problem(doc: dict[str, Any]) -> str | None:
-    """What to say where a document is a shard and a whole result is needed; None for a whole one."""
-    if "shard" not in doc:
-        return None
-    return (
-        f"this is shard {doc['shard']['index']} of {doc['shard']['count']}, a part of an evaluation and no "
-        "result; merge all of them with `robustzoo evidence merge FOLDER... --out FOLDER`"
-    )
-
-
 @functools.cache
 def schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12), read from the package data."""

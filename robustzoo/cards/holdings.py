@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.evidence_rules import ENSEMBLES, EvidenceError, shard_problem
+from robustzoo.cards.evidence_rules import ENSEMBLES, EvidenceError
 from robustzoo.cards.statistics import Accuracy
+from robustzoo.errors import RobustzooError
 from robustzoo.registry.entries import Entry
 from robustzoo.registry.threat_model import ThreatModel
 from robustzoo.streams import one_line
@@ -56,10 +57,18 @@ def all_evidence(folder: str | Path, *, validate: bool = True) -> list[Evidence]
     """
     paths = evidence_files(folder)
     found = [Evidence.load(path, validate=validate) for path in paths]
-    for path, evidence in zip(paths, found, strict=True):
-        if problem := shard_problem(evidence.doc):
-            raise EvidenceError("shard", f"{problem} (the file: {path})")
     return sorted(found, key=lambda e: (e.doc["protocol"]["name"] != ENSEMBLES[0], -e.doc["counts"]["n"]))
+
+
+def evidence_documents(folder: Path) -> list[tuple[Evidence, Path]]:
+    """Every Evidence of the folder with its file. Raises: RobustzooError for none, EvidenceError."""
+    paths = evidence_files(folder)
+    if not paths:
+        raise RobustzooError(
+            f"{folder / 'evidence'} holds no Evidence (*.json); expected what the card's numbers come from: "
+            f"get the complete model folder, or measure with `robustzoo evaluate {folder}`"
+        )
+    return [(Evidence.load(path), path) for path in paths]
 
 
 def covers(new: Evidence, old: Evidence) -> bool:

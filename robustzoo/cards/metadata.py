@@ -66,7 +66,7 @@ def card_data(
 
     Args:
         results: the claims, as `claims.eval_results` gives them.
-        license: SPDX identifier in the Hub's lower case, for example "apache-2.0".
+        license: as of `render_card`.
         name: of the model; default: the recipe's.
         best_known: the lowest robust accuracies over several evaluations, as `BestKnown.to_json` gives them.
     """

@@ -37,7 +37,7 @@ def render_card(
     recipe: Recipe | Imported,
     evidence: Evidence | Sequence[Evidence],
     weights_sha256: str,
-    license: str = "apache-2.0",
+    license: str,
     *,
     name: str | None = None,
 ) -> str:
@@ -47,7 +47,8 @@ def render_card(
         recipe: of the model, or what its folder says of imported weights.
         evidence: one evaluation, or one for each threat model, protocol and subset that the card shall claim.
         weights_sha256: of model.safetensors.
-        license: of the weights, SPDX identifier in the Hub's lower case.
+        license: of the weights, as their author gave it: an SPDX identifier in the Hub's lower case; else
+            "unknown".
         name: what to call the model; default: the recipe's name. With another name the card loads and
             verifies a folder, since the recipe's name stands for other weights.
 

@@ -1,4 +1,8 @@
-"""The command `robustzoo`: each subcommand is a function in this folder, imported when it is called."""
+"""The command `robustzoo`: each subcommand is a function of a file here, imported when it is called.
+
+This is the one lazy place: a command's file imports at its top what it needs. Only what is refused, listed or
+shown before torch would have loaded keeps the slow imports inside its functions, and says so.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +14,62 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from robustzoo.cli.output import message_of, passes_through, report_error, say_error
 from robustzoo.streams import keep_messages_from_failing, printable
 
 INTERRUPTED = 128 + 2  # the signal's number is 2
 
-# Subcommand -> module of this package that holds a click command of the same name.
+# Subcommand -> module of this package that holds a click command of the same name, and its first sentence.
+# That stands here too, so that help and completion import none of them: some load torch.
 _COMMANDS = {
-    "ls": "listing",
-    "show": "zoo",
-    "recipe": "zoo",
-    "train": "train",
-    "evaluate": "evaluate",
-    "import": "importing",
-    "export": "exporting",
-    "evidence": "evidence",
-    "verify": "verify",
-    "report": "evidence",
-    "compare": "evidence",
-    "crosscheck": "crosscheck",
-    "diagnose": "diagnose",
-    "leaderboard": "leaderboard",
-    "plot": "plot",
-    "doctor": "doctor",
-    "card": "publish",
-    "publish": "publish",
-    "download": "publish",
+    "ls": ("listing", "List the models that can be loaded, with their numbers."),
+    "show": ("zoo", "Show one entry: what it is, its weights, its numbers, and how to train it."),
+    "recipe": (
+        "zoo",
+        "Print a recipe: every value with its source, the paper's result, and what training it costs.",
+    ),
+    "train": ("train", "Train a recipe with DeepSpeed and export its model (`robustzoo train --help`)."),
+    "evaluate": ("evaluate", "Attack MODEL and write Evidence."),
+    "import": (
+        "importing",
+        "Make a model folder from FILE, weights that others trained (.safetensors, .pt, .pth or .ckpt).",
+    ),
+    "export": ("exporting", "Write MODEL for other programs."),
+    "evidence": ("evidence", "Work with the Evidence files of evaluations."),
+    "verify": ("verify", "Verify the claims of each MODEL (registry names or model folders)."),
+    "report": ("evidence", "Report on EVIDENCE, a file, or a model whose main evidence is meant."),
+    "compare": (
+        "evidence",
+        "Compare A and B, each an Evidence file or a model with Evidence, on the same images.",
+    ),
+    "crosscheck": (
+        "crosscheck",
+        "Compare our attacks with another package's, one by one, on MODEL (named as for `evaluate`).",
+    ),
+    "diagnose": (
+        "diagnose",
+        "Hessian, PAC-Bayes bound, gradient masking, and the studies of the paper.",
+    ),
+    "leaderboard": ("leaderboard", "Make a static web page of models and their numbers."),
+    "plot": (
+        "plot",
+        "Draw the loss terms, accuracies and robust generalisation gap of the training in RUN.",
+    ),
+    "doctor": (
+        "doctor",
+        "Report what this machine can run: compiler, CUDA, DeepSpeed's operations, memory, versions.",
+    ),
+    "card": ("publish", "Write FOLDER/README.md, the card, from the folder's recipe and evidence."),
+    "publish": (
+        "publish",
+        "Publish FOLDER: to the Hub with --repo, or bundled with this checkout (at most 6 MB).",
+    ),
+    "download": (
+        "download",
+        "Fetch a model: its weights, compared with the pinned hash, its card and its evidence.",
+    ),
 }
 _FUNCTIONS = {"import": "import_"}  # a word of Python's own
 # What other tools call it -> what it is called here.
@@ -61,9 +94,16 @@ class _LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As click, but that no sentence is cut off."""
         with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, self.get_command(ctx, name).get_short_help_str(limit=1000)) for name in _COMMANDS]
-            )
+            formatter.write_dl([(name, sentence) for name, (_, sentence) in _COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """As click, without the commands' modules."""
+        found = [
+            CompletionItem(name, help=sentence)
+            for name, (_, sentence) in _COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         meant = _MEANT.get(args[0].lower()) if args else None
@@ -74,9 +114,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        return getattr(
-            importlib.import_module(f"robustzoo.cli.{_COMMANDS[name]}"), _FUNCTIONS.get(name, name)
-        )
+        module = importlib.import_module(f"robustzoo.cli.{_COMMANDS[name][0]}")
+        return getattr(module, _FUNCTIONS.get(name, name))
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import robustzoo
+from robustzoo.data import load_dataset
+
 NAME = "vit_micro2.digits_linf.trades_trh"
 
 
@@ -21,9 +24,6 @@ def main() -> None:
     """List, load, predict, verify."""
     _run("ls")
     print(f'\n>>> model = robustzoo.load("{NAME}")')
-    import robustzoo
-    from robustzoo.data import load_dataset
-
     model = robustzoo.load(NAME)
     digits = load_dataset("digits", split="test")
     x, label = digits[0]

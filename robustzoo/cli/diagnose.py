@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustzoo.cli.models import OpenedModel, open_model, recipe_of, refuse_unknown
+from robustzoo.cli.models import open_model, recipe_of, refuse_unknown
 from robustzoo.cli.options import (
     FileToWrite,
     FiniteRange,
@@ -25,8 +25,6 @@ from robustzoo.diagnostics.results import write_csv
 from robustzoo.errors import RobustzooError
 
 if TYPE_CHECKING:
-    from robustzoo.diagnostics.model_loss import Points
-    from robustzoo.models import PixelModel
     from robustzoo.registry import Recipe
 
 
@@ -80,42 +78,6 @@ def _check_images(model: str, chosen: dict[str, Any]) -> Recipe | None:
     if chosen["data"] is None:
         check_data_root(chosen["data_root"], known)
     return known
-
-
-def _load(
-    model: str, chosen: dict[str, Any], split: str | None, n: int, seed: int
-) -> tuple[PixelModel, Points, int]:
-    """The model, its images with adversarial points, and the number of images that those are taken from.
-
-    chosen: values of the options `images`.
-    """
-    from robustzoo.data import evaluation_subset
-    from robustzoo.data.readers.image_folder import ImageFolder
-    from robustzoo.diagnostics.model_loss import adversarial_points
-    from robustzoo.evaluation.checks import check_labels
-    from robustzoo.evaluation.progress import Reporter
-    from robustzoo.hub.load import load
-    from robustzoo.registry.catalog import is_catalog_key
-
-    loaded = load(model)
-    if loaded.recipe is None:
-        raise RobustzooError(
-            f"{loaded.name} was imported, and the loss that it was trained with is not known"
-        )
-    dataset = OpenedModel(loaded, dataset=loaded.recipe.dataset).images(chosen, split or "train")
-    if split is not None and not is_catalog_key(dataset.key):
-        raise click.UsageError(
-            f"--split {split}: {dataset.key} has no splits and is taken whole; leave it away, or give the "
-            "folder of that split"
-        )
-    with Reporter(True) as reporter:
-        reporter.say_all(dataset)
-    if dataset.labels is not None:
-        check_labels(dataset.labels, loaded.recipe.num_classes, dataset.classes)
-    total = len(dataset)
-    if isinstance(dataset, ImageFolder) and n < total:  # the first ones are all of one class
-        dataset.select(list(evaluation_subset(dataset, n).indices))
-    return loaded, adversarial_points(loaded, dataset, min(n, total), seed), total
 
 
 @diagnose.command()
@@ -177,13 +139,14 @@ def bound(
     if complete or known is not None:
         _prior(known, sigma0, beta, trh_lambda, trh_gamma)
 
-    from robustzoo.diagnostics.model_bound import Draws, model_bound, report
+    from robustzoo.cli.points import load_points  # torch
+    from robustzoo.diagnostics import model_bound
 
-    loaded, points, samples = _load(model, chosen, split, n, seed)
+    loaded, points, samples = load_points(model, chosen, split, n, seed)
     prior = _prior(loaded.recipe, sigma0, beta, trh_lambda, trh_gamma)
-    guarantee, draws = Guarantee(samples, tau, sub_gaussian), Draws(probes, weights, seed)
-    found = model_bound(loaded, points, prior, guarantee, draws, stop_gradient)
-    say(json.dumps(found, indent=1) if as_json else report(found))
+    guarantee, draws = Guarantee(samples, tau, sub_gaussian), model_bound.Draws(probes, weights, seed)
+    found = model_bound.model_bound(loaded, points, prior, guarantee, draws, stop_gradient)
+    say(json.dumps(found, indent=1) if as_json else model_bound.report(found))
 
 
 def _prior(
@@ -253,25 +216,25 @@ def hessian(
         raise click.UsageError(f"--out and --spectrum are both {str(out)!r}: give each a file of its own")
     _check_images(model, chosen)
 
-    from robustzoo.diagnostics.hessian import LossHessian
-    from robustzoo.diagnostics.model_loss import loss_function, top_layer_trace
-    from robustzoo.diagnostics.spectrum import COLUMNS, SPECTRUM_COLUMNS, layer_table, spectrum_table
+    from robustzoo.cli.points import load_points  # torch
+    from robustzoo.diagnostics import model_loss
+    from robustzoo.diagnostics import spectrum as tables
 
-    loaded, points, _ = _load(model, chosen, split, n, seed)
-    loss, parameters = loss_function(loaded, points, stop_gradient=stop_gradient, double=double)
+    loaded, points, _ = load_points(model, chosen, split, n, seed)
+    loss, parameters = model_loss.loss_function(loaded, points, stop_gradient=stop_gradient, double=double)
     names = [name for name, p in parameters.items() if not weights_only or p.ndim > 1]
-    whole = LossHessian(loss, parameters, names)
-    rows = layer_table(whole, probes=probes, seed=seed, exact_up_to=exact_up_to, extremes=eigenvalues)
+    whole = tables.LossHessian(loss, parameters, names)
+    rows = tables.layer_table(whole, probes=probes, seed=seed, exact_up_to=exact_up_to, extremes=eigenvalues)
     say(f"{loaded.name}: loss {loaded.recipe.loss} = {whole.loss.item():.6g} on {len(points.y)} images")
-    say(table([list(COLUMNS), *[[_cell(row[key]) for key in COLUMNS] for row in rows]]))
-    top = top_layer_trace(loaded, points, stop_gradient=stop_gradient)
+    say(table([list(tables.COLUMNS), *[[_cell(row[key]) for key in tables.COLUMNS] for row in rows]]))
+    top = model_loss.top_layer_trace(loaded, points, stop_gradient=stop_gradient)
     without = " (of the loss without S2O's term)" if "s2o" in loaded.recipe.defences else ""
     say(f"top-layer weight, closed form: trace {top:.6g}{without}")
     if out is not None:
-        say(f"wrote {write_csv(out, COLUMNS, rows)}")
+        say(f"wrote {write_csv(out, tables.COLUMNS, rows)}")
     if spectrum is not None:
-        nodes = spectrum_table(whole, seed=seed, exact_up_to=exact_up_to)
-        say(f"wrote {write_csv(spectrum, SPECTRUM_COLUMNS, nodes)}")
+        nodes = tables.spectrum_table(whole, seed=seed, exact_up_to=exact_up_to)
+        say(f"wrote {write_csv(spectrum, tables.SPECTRUM_COLUMNS, nodes)}")
 
 
 def _cell(value: object) -> str:

@@ -96,11 +96,9 @@ def evaluate(
     if epsilons is not None and len(threat_models) > 1:
         raise click.UsageError("--epsilons goes with one --threat-model, which gives the norm")
     refuse_unknown(model)
-    from robustzoo.evaluation.machine import default_device
-    from robustzoo.evaluation.series import evaluate_curve, evaluate_on_rank, evaluate_threat_models
-    from robustzoo.evaluation.shards import this_rank
+    from robustzoo.evaluation import machine, series, shards  # torch: after what is refused without it
 
-    rank = this_rank()
+    rank = shards.this_rank()
     several = epsilons is not None or len(threat_models) > 1
     with own_output(as_json):
         loaded = open_model(model, trust)
@@ -109,16 +107,18 @@ def evaluate(
         options |= {
             "name": loaded.name,
             "micro_batch_size": micro_batch,
-            "device": device or default_device(None if rank is None else rank.local),
+            "device": device or machine.default_device(None if rank is None else rank.local),
             "out": loaded.folder if out is None and not several else out,
         }
         if epsilons is not None:
             norm = chosen[0]
-            found = evaluate_curve(loaded.module, images, epsilons.split(","), norm, rank=rank, **options)
+            found = series.evaluate_curve(
+                loaded.module, images, epsilons.split(","), norm, rank=rank, **options
+            )
         elif several:
-            found = evaluate_threat_models(loaded.module, images, chosen, rank=rank, **options)
+            found = series.evaluate_threat_models(loaded.module, images, chosen, rank=rank, **options)
         else:
-            _, found = evaluate_on_rank(rank, loaded.module, images, chosen[0], **options)
+            _, found = series.evaluate_on_rank(rank, loaded.module, images, chosen[0], **options)
     if found is None:  # a rank other than 0 has nothing to say
         return
     document = found.to_json() if several else found.doc

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from robustzoo.atomic_files import write_bytes, write_text
-from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.holdings import all_evidence
+from robustzoo.cards.evidence import Evidence, read_evidence
+from robustzoo.cards.holdings import all_evidence, evidence_documents
 from robustzoo.cards.signs import masking_signs
 from robustzoo.cli.options import FileToWrite, data_root
 from robustzoo.cli.output import JsonErrors, say
-from robustzoo.errors import RobustzooError
+from robustzoo.hub.load import resolve_folder
 from robustzoo.reports import comparison, text
 from robustzoo.reports.html import html
-
-if TYPE_CHECKING:
-    from robustzoo.data import ImageDataset
 
 
 @click.command(cls=JsonErrors)
@@ -60,28 +57,28 @@ def report(
         say(text.report(document, details=True, others=others))
     if html_file is None and png_file is None:
         return
-    from robustzoo.reports.figure import choose_pictures, png
+    from robustzoo.reports import figure  # torch and matplotlib
+    from robustzoo.verification import comparable
 
-    shown, note = choose_pictures(document, path, _dataset(document, data, data_root), pictures)
-    figure = png(document, shown)
+    comparable.refuse_unread(data, [document])
+    images = comparable.images_if_there(document, data, data_root)
+    shown, note = figure.choose_pictures(document, path, images, pictures)
+    drawn = figure.png(document, shown)
     notes = [] if note is None else [note]
     for line in notes:
         say(f"note: {line}", err=True)
     if png_file is not None:
-        write_bytes(png_file, figure)
+        write_bytes(png_file, drawn)
         say(f"wrote {png_file}", err=True)
     if html_file is not None:
-        write_text(html_file, html(document, figure, notes, others))
+        write_text(html_file, html(document, drawn, notes, others))
         say(f"wrote {html_file}", err=True)
 
 
 def _open(place: str) -> tuple[Evidence, Path, list[Evidence]]:
     """The Evidence that is meant, its file, and the folder's other ones."""
-    from robustzoo.hub.load import resolve_folder
-    from robustzoo.verification.comparable import evidence_documents
-
     if comparison.is_file(place):
-        return Evidence.load(place), Path(place), []
+        return read_evidence(place), Path(place), []
     folder = resolve_folder(place)
     files = {document.deterministic_bytes(): path for document, path in evidence_documents(folder)}
     main, *others = all_evidence(folder)
@@ -94,20 +91,6 @@ def _open(place: str) -> tuple[Evidence, Path, list[Evidence]]:
             err=True,
         )
     return main, files[main.deterministic_bytes()], others
-
-
-def _dataset(document: Evidence, data: str | None, data_root: Path | None) -> ImageDataset | None:
-    """The clean images; None where they cannot be read and were not asked for."""
-    from robustzoo.data import DataError, MissingData
-    from robustzoo.verification.comparable import open_stated, refuse_unread
-
-    refuse_unread(data, [document])
-    try:
-        return open_stated(document, data, data_root)
-    except (RobustzooError, DataError, MissingData):
-        if data is not None or data_root is not None:
-            raise
-        return None
 
 
 def _numbers(document: Evidence, others: list[Evidence]) -> dict[str, Any]:
@@ -140,8 +123,6 @@ def compare(a: str, b: str, as_json: bool) -> None:
 def stored_evidence(place: str):
     """The Evidence that a command's argument means: a file's, or those of a model's folder, main one
     first."""
-    from robustzoo.hub.load import resolve_folder
-
     return comparison.open_evidence(place if comparison.is_file(place) else resolve_folder(place))
 
 
@@ -159,8 +140,7 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
     Shards may come in any order and from several machines. The result is what a single run would have
     written; a shard that is missing, there twice, or of another evaluation is an error that names it.
     """
-    from robustzoo.evaluation.shards import merge as run
-    from robustzoo.evaluation.terms import with_witnesses
+    from robustzoo.evaluation import shards, terms  # torch
 
-    for path in run(folders, out):
-        say(f"wrote {path}\n\n{text.report(with_witnesses(path))}")
+    for path in shards.merge(folders, out):
+        say(f"wrote {path}\n\n{text.report(terms.with_witnesses(path))}")

@@ -8,8 +8,12 @@ from typing import Any
 
 import click
 
+from robustzoo.cli.models import say_running
 from robustzoo.cli.output import say
+from robustzoo.data import evaluation_subset, open_data
 from robustzoo.errors import RobustzooError
+from robustzoo.models.imported_networks import file_and_function
+from robustzoo.models.importing import import_checkpoint
 
 
 @click.command("import")
@@ -68,11 +72,6 @@ def import_(
         "std": _numbers("--std", std),
         "model_args": _object(model_args),
     }
-    from robustzoo.cli.models import say_running
-    from robustzoo.data import evaluation_subset, open_data
-    from robustzoo.models.imported_networks import file_and_function
-    from robustzoo.models.importing import import_checkpoint
-
     if (code := file_and_function(architecture)) is not None:
         say_running(code[0])
     images = None if data is None else open_data(data)

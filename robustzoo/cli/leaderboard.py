@@ -7,6 +7,9 @@ from pathlib import Path
 import click
 
 from robustzoo.cli.output import say
+from robustzoo.leaderboard import site
+from robustzoo.leaderboard.lines import models_of
+from robustzoo.registry import entry, list_models
 
 
 @click.group()
@@ -30,13 +33,9 @@ def build(folders: tuple[Path, ...], out: Path, own: bool) -> None:
     A model's card must be what its recipe and Evidence give; every number of the page links to its Evidence.
     Open SITE/index.html: it needs no network.
     """
-    from robustzoo.leaderboard.lines import models_of
-    from robustzoo.leaderboard.site import build as write
-    from robustzoo.registry import entry, list_models
-
     if own and not folders:
         raise click.UsageError("--own leaves the zoo's models out: name at least one FOLDER")
     published = [] if own else [entry(name) for name in list_models(published_only=True)]
     models = models_of(published, folders)
-    write(models, out)
+    site.build(models, out)
     say(f"{out / 'index.html'}: {len(models)} model{'s' if len(models) != 1 else ''} with evidence")

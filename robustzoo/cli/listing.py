@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from robustzoo.cards.render import table as markdown_table
 from robustzoo.cli.output import say, table
 from robustzoo.leaderboard.rows import SORTS, Filter, Row, has_word, ordered, rows
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, LOSSES
@@ -184,8 +185,6 @@ def _csv(shown: Sequence[Row]) -> str:
 
 
 def _markdown(shown: Sequence[Row]) -> str:
-    from robustzoo.cards.render import table as markdown_table
-
     lines = [["model", "threat model", "clean %", "robust %", "95 % interval", "attacks", "images"]]
     for item in shown:
         robust = item.robust

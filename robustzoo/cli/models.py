@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import robustzoo
 from robustzoo.cli.output import say
 from robustzoo.errors import RobustzooError
 from robustzoo.hub.references import is_folder, refuse_unpublished, registered_entry, shortened
@@ -41,13 +42,15 @@ class OpenedModel:
 
         Raises: RobustzooError where none are named and it has none of its own; DataError, MissingData.
         """
-        from robustzoo.data.samples import FolderOptions, open_samples
+        from robustzoo.data import samples  # torch, as all that is imported below
 
         given, data_root = options.pop("data"), options.pop("data_root")
         given = self.dataset if given is None else given
         reading = {key: options.pop(key) for key in ("resize", "crop", "interpolation", "classes")}
         if given is not None:
-            return open_samples(given, self.module, data_root, FolderOptions(**reading), split)
+            return samples.open_samples(
+                given, self.module, data_root, samples.FolderOptions(**reading), split
+            )
         raise RobustzooError(
             "this model has no dataset of its own: name one, or a folder with one sub-folder of images per "
             "class, with --data (and the threat model with --threat-model, for example linf:8/255)"
@@ -118,11 +121,9 @@ def open_model(text: str, trust: Path | None = None) -> OpenedModel:
         loaded = load_repository(text)
         described = loaded.recipe or getattr(loaded, "imported", None)  # timm's own has neither
         return OpenedModel(loaded, None, None if described is None else described.dataset)
-    from robustzoo.hub.load import load
-
     if trust is not None:
         say_running(trust)
-    loaded = load(text, trust=trust)
+    loaded = robustzoo.load(text, trust=trust)
     folder = Path(text.removeprefix("local-dir:"))
     described = loaded.recipe or loaded.imported
     return OpenedModel(loaded, None, described.dataset, folder if folder.is_dir() else None)

@@ -1,4 +1,4 @@
-"""`robustzoo card`, `publish` and `download`: claims of a model folder, to the zoo or the Hub, and back."""
+"""`robustzoo card` and `publish`: claims of a model folder, to the zoo or the Hub."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from robustzoo.cli.output import say
+from robustzoo.hub.publish import publish_bundled, write_card
+from robustzoo.hub.push import look, prepare, push
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -26,8 +28,6 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 )
 def card(folder: Path, licence: str | None, **said: str | None) -> None:
     """Write FOLDER/README.md, the card, from the folder's recipe and evidence."""
-    from robustzoo.hub.publish import write_card
-
     given = {key: text for key, text in said.items() if text is not None}
     say(f"wrote {write_card(folder, licence=licence, said=given)}")
 
@@ -61,13 +61,9 @@ def publish(
     if repo is None:
         if dry_run or create_pr or private or data_root:
             raise click.UsageError("--dry-run, --create-pr, --private and --data-root need --repo OWNER/NAME")
-        from robustzoo.hub.publish import publish_bundled
-
         item = publish_bundled(folder)
         say(f"published {item.name} as bundled weights, sha256 {item.weights.sha256}")
         return
-    from robustzoo.hub.push import look, prepare, push
-
     publication = prepare(folder, repo, lock=not (create_pr or private), data_root=data_root)
     state, difference = look(publication)
     say(f"{repo}: {'a new repository' if state is None else 'at commit ' + state['head']}")
@@ -82,22 +78,3 @@ def publish(
     if done.entry is not None:
         say(f"locked as {done.entry.name}; commit weights.lock.json and model_cards/{done.entry.name}.md")
     say(f'robustzoo.load("{done.reference}")')
-
-
-@click.command()
-@click.argument("name")
-@click.option(
-    "--to",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Copy the folder there, for a machine without a network. Default: the Hub's cache only.",
-)
-def download(name: str, to: Path | None) -> None:
-    """Fetch a model: its weights, compared with the pinned hash, its card and its evidence.
-
-    NAME is a registry name or hf-hub:OWNER/REPO, with @ and a commit or tag behind it. Nothing is loaded.
-    """
-    from robustzoo.hub.load import download as fetched
-
-    folder = fetched(name, to)
-    say(f"{folder}\nrobustzoo.load({f'local-dir:{folder}'!r})")

@@ -33,10 +33,10 @@ def two_moons(
     out: Path, epochs: int, seeds: int, probes: int, workers: int | None, batch_sizes: tuple[int, ...]
 ) -> None:
     """The paper's two-moons study: traces and eigenvalue spreads over epochs, as two figures and CSV."""
-    from robustzoo.studies.two_moons import batches_summary, compare_batches, run_study, summary
+    from robustzoo.studies import two_moons as study  # torch and matplotlib
 
     if batch_sizes:
-        found = compare_batches(
+        found = study.compare_batches(
             out,
             batch_sizes,
             seeds=range(seeds),
@@ -44,10 +44,10 @@ def two_moons(
             workers=workers,
             on_run=lambda size, seed: say(f"batch size {size}, seed {seed} done", err=True),
         )
-        say(batches_summary(found, epochs))
+        say(study.batches_summary(found, epochs))
         say(f"wrote {out}")
         return
-    rows = run_study(
+    rows = study.run_study(
         out,
         seeds=range(seeds),
         epochs=epochs,
@@ -55,7 +55,7 @@ def two_moons(
         workers=workers,
         on_seed=lambda seed: say(f"seed {seed} done", err=True),
     )
-    say(summary(rows))
+    say(study.summary(rows))
     say(f"wrote {out}")
 
 

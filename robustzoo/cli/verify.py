@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import robustzoo
 from robustzoo.cli.models import refuse_unknown
 from robustzoo.cli.options import classes, data, data_root, trust, workers
 from robustzoo.cli.output import (
@@ -116,10 +117,8 @@ def _attempt(name: str, options: dict[str, Any]) -> tuple[VerificationReport | N
     """The report on one model, the error that the user should read, or both where only the log failed."""
     try:
         refuse_unknown(name)
-        from robustzoo.hub.load import verify as run
-
         who = options["record"]
-        report = run(name, **{key: value for key, value in options.items() if key != "record"})
+        report = robustzoo.verify(name, **{key: value for key, value in options.items() if key != "record"})
         if who is not None:
             say(f"wrote {record(Path(report.folder), report, who)}", err=True)
         return report, None

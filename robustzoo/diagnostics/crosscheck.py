@@ -126,12 +126,13 @@ def crosscheck(
             "once"
         )
     asked = ask(model, threat_model, attacks[0], n=n, at_most=True, seed=seed, **options)
-    with Reporter(progress) as reporter, prepare(model, data, asked, reporter) as ready:
+    identity = identify(model, name)
+    with Reporter(progress) as reporter, prepare(model, data, asked, reporter, identity.sha256) as ready:
         ready = ready.sized(asked.micro_batch_size or min(DEFAULT_MICRO_BATCH, len(ready.subset)))
         other = open_engine(engine, model, asked.threat_model, seed)
         dataset, correct = ready.dataset, ready.correct()
         result = CrossCheck(
-            identify(model, name).name,
+            identity.name,
             other.title,
             str(asked.threat_model),
             f"{dataset.key} {dataset.split}, {ready.subset.id}",
@@ -141,7 +142,7 @@ def crosscheck(
         )
         for attack in attacks if correct else ():
             theirs = _theirs(ready, correct, other, attack, reporter)
-            kept, _ = attacked(model, ready.attacking(attack), correct, workers, reporter)
+            kept, _ = attacked(ready.attacking(attack), correct, workers, reporter)
             ours = [i for i in correct if i not in set(kept)]
             result.rows.append(Agreement(attack, ours, theirs))
             reporter.say(f"{attack}: {len(ours)} broken by robustzoo, {len(theirs)} by {other.title}")

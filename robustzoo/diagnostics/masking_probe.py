@@ -103,15 +103,16 @@ def probe_masking(
         RobustzooError, ...: as `evaluate`.
     """
     asked = ask(model, threat_model, WHITE_BOX, n=n, at_most=True, seed=seed, **options)
-    with Reporter(progress) as reporter, prepare(model, data, asked, reporter) as ready:
+    identity = identify(model, name)
+    with Reporter(progress) as reporter, prepare(model, data, asked, reporter, identity.sha256) as ready:
         ready = ready.sized(asked.micro_batch_size or min(DEFAULT_MICRO_BATCH, len(ready.subset)))
         correct = ready.correct()
-        found = MaskingProbe(identify(model, name).name, str(asked.threat_model), len(ready.subset))
+        found = MaskingProbe(identity.name, str(asked.threat_model), len(ready.subset))
         found.clean = (len(correct), _count_again(ready))
         if correct:
             _gradients(ready, correct, found)
-            left, _ = attacked(model, ready.work, correct, workers, reporter)
-            still = attacked(model, ready.attacking("square"), left, workers, reporter)[0] if left else []
+            left, _ = attacked(ready, correct, workers, reporter)
+            still = attacked(ready.attacking("square"), left, workers, reporter)[0] if left else []
             found.white_box, found.square = len(left), len(still)
         found.signs = list(_signs(found))
     return found

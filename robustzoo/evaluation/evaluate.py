@@ -1,26 +1,27 @@
-"""evaluate(): attack a model on fixed images and say, image by image and with proof, what it withstood."""
+"""evaluate(): attack a model on fixed images and say, image by image and with proof, what it withstood.
+
+attack() is the same of one batch, whose adversarial images it returns.
+"""
 
 from __future__ import annotations
 
-import datetime
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from robustzoo.cards.evidence import Evidence, EvidenceError
+from robustzoo.cards.evidence import Evidence, EvidenceError, read_evidence
 from robustzoo.cards.signs import masking_warning
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation import machine
 from robustzoo.evaluation.checks import check_arguments, check_writable
 from robustzoo.evaluation.journal import WAY_OUT, Journal, stored_key
 from robustzoo.evaluation.ledger import Ledger
-from robustzoo.evaluation.prepare import Prepared, ask, identify, prepare
-from robustzoo.evaluation.progress import Reporter, cost_line
+from robustzoo.evaluation.prepare import Prepared, ask, identify, prepare, state_digest
+from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.shards import Shard
 from robustzoo.evaluation.terms import (
     evidence_of,
@@ -142,15 +143,21 @@ def evaluate(
     if out is not None:
         out = Path(out) if part is None else part.folder(Path(out))
         check_writable(out)
-    started, start = datetime.datetime.now(datetime.timezone.utc), time.perf_counter()
-    with reserved(out), Reporter(progress) as reporter, prepare(model, data, asked, reporter) as ready:
+    weights = state_digest(model)  # before the first forward, which may count itself in a buffer
+    identity = identify(model, name)
+    with (
+        reserved(out),
+        Reporter(progress) as reporter,
+        prepare(model, data, asked, reporter, identity.sha256) as ready,
+    ):
         # ---- which evaluation this is, and what it goes on from -------------------------------------------
         ids = ready.subset.indices if part is None else part.part(ready.subset.indices)
         workers = min(int(workers), len(ids))
-        identity = identify(model, name)
         if identity.warning is not None:
             reporter.warn(identity.warning)
-        terms = terms_of(identity.described(ready.weights), ready, smaller, part)
+        terms = terms_of(identity.described(weights), ready, smaller)
+        if part is not None:
+            terms["shard"] = {"index": part.index, "count": part.count, "weights": weights}
         path = None if out is None else place_of(terms, out)
         size = micro_batch_size or _micro_batch_before(smaller, None if restart else path)
         if size is None and part is not None:  # a trial on each shard's machine could differ
@@ -166,38 +173,61 @@ def evaluate(
                 return _finished(path, ready, reporter)
 
         # ---- the attack, from where the journal ends ------------------------------------------------------
-        fingerprint = machine.fingerprint(asked.device, ready.work.micro_batch_size)
         ledger = Ledger(ids, ready.work.attacks, ready.work.micro_batch_size, carried)
-        key = journal_key(terms, ready.weights, fingerprint)
+        key = journal_key(terms, weights, ready.fingerprint)
         with Journal(None if path is None else path.with_suffix(".journal"), key, restart=restart) as journal:
             _restore(ledger, journal, reporter)
             if not ledger.finished:
                 with _telling_what_is_kept(journal, reporter):
-                    cost = cost_line(ready.work, sum(ledger.left), workers, ready.measured)
-                    reporter.say(cost, "cost")
-                    attack_all(model, ready.work, ledger, workers, reporter, journal.append, ready.measured)
+                    attack_all(ready, ledger, workers, reporter, journal.append)
 
             # ---- the Evidence -----------------------------------------------------------------------------
             if (masked := masking_warning(ledger.zero_gradients, ledger.correct)) is not None:
                 reporter.warn(masked)
-            run = {
-                "started": started.isoformat(timespec="seconds"),
-                "wall_seconds": round(time.perf_counter() - start + journal.elapsed, 3),
-                **({"sessions": 1 + journal.sessions} if journal.sessions else {}),
-                "device": str(asked.device),
-                "threads": fingerprint["threads"],
-                "workers": workers,
-                "fingerprint": fingerprint,
-                "versions": machine.versions(),
-                "zero_gradients": dict(sorted(ledger.zero_gradients.items())),
-            }
-            evidence = evidence_of(terms, ledger, run)
+            evidence = evidence_of(terms, ledger, ready, workers, journal)
             _note_borderline(evidence, reporter)
             if out is not None:
                 with _telling_what_is_kept(journal, reporter, of_interrupts=False):
                     write_evidence(evidence, out)
             journal.remove()
         return evidence
+
+
+class Attacked(NamedTuple):
+    """images: float32 (N, C, H, W) in [0, 1] on the CPU: where the attack succeeded its point, else the image
+    as it was. succeeded: bool (N,), the model is wrong at that image, for some even unattacked."""
+
+    images: Tensor
+    succeeded: Tensor
+
+
+def attack(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threat_model: str | ThreatModel | None = None,
+    protocol: str = "apgd-ce",
+    **options: Any,
+) -> Attacked:
+    """Look for a point within the threat model of each image that fools the model.
+
+    Each returned point is in the ball and in [0, 1], and fools the model by a forward of its own. Verdicts
+    are those of `evaluate` on the same images, which makes Evidence of them.
+
+    Args:
+        model: from pixels (N, C, H, W) in [0, 1] to logits (N, K), in eval mode.
+        x, y: images, and their labels, integers (N,).
+        threat_model: such as "linf:8/255"; default: the model's own. protocol: as of `evaluate`.
+        options: others of `evaluate`: seed, micro_batch_size, workers, device, ...
+
+    Raises: as `evaluate`.
+    """
+    evidence = evaluate(model, (x, y), threat_model, protocol, **{"progress": False, **options})
+    images = x.detach().to("cpu", torch.float32, copy=True)
+    found = evidence.witness_set
+    if found is not None and len(found):
+        images[torch.from_numpy(found.ids)] = torch.from_numpy(found.pixels)
+    return Attacked(images, torch.tensor([not verdict.robust for verdict in evidence.verdicts]))
 
 
 def _micro_batch_before(smaller: Evidence | None, finished: Path | None) -> int | None:
@@ -208,7 +238,7 @@ def _micro_batch_before(smaller: Evidence | None, finished: Path | None) -> int 
         return None
     if finished.is_file():
         with suppress(EvidenceError):  # which is said where it would be replaced
-            return Evidence.load(finished).doc["micro_batch_size"]
+            return read_evidence(finished).doc["micro_batch_size"]
     key = stored_key(finished.with_suffix(".journal"))
     size = None if key is None else key.get("micro_batch_size")
     return size if isinstance(size, int) and size > 0 else None

@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,7 @@ class Asked:
         protocol: at ten classes, whose number chooses losses alone.
         indices: positions, or a choice that was made and read before.
         at_most: `n` may be more than there are images, and then means all.
+        answers_only: nothing will be attacked: the model is replayed, and needs no gradients.
     """
 
     threat_model: ThreatModel
@@ -62,11 +65,13 @@ class Asked:
     precision: str = "float32"
     compiled: bool = False
     at_most: bool = False
+    answers_only: bool = False
 
     @property
-    def gradients(self) -> bool:
-        """Whether its attacks need any."""
-        return self.protocol.asks["gradients"]
+    def asks(self) -> dict[str, bool]:
+        """What the guards are told of it: see `check_forward`."""
+        gradients = self.protocol.asks["gradients"] and not self.answers_only
+        return {**self.protocol.asks, "gradients": gradients}
 
 
 def ask(
@@ -90,7 +95,8 @@ def ask(
     check_model(model)
     threat_model = check_threat_model(threat_model, model)
     known = check_protocol(protocol, threat_model)
-    check_arguments(**{name: value for name, value in options.items() if name not in ("indices", "at_most")})
+    unchecked = ("indices", "at_most", "answers_only")
+    check_arguments(**{name: value for name, value in options.items() if name not in unchecked})
     check_eval_mode(model)
     place = machine.device_of(model) if device is None else machine.find_device(device)
     check_placed(model, place)
@@ -105,7 +111,9 @@ class Prepared:
 
     Attributes:
         work: the asked protocol on these images; its micro-batch is one image until `sized`.
-        weights: digest of the weights in memory, before the first forward; None where nothing was guarded.
+        sha256: of the file that the model was read from, which other processes can read too; None: it has
+            none, or was changed since.
+        started: when it was begun to make it ready.
         measured: seconds of a forward and of a backward of a micro-batch, once `sized`.
     """
 
@@ -114,23 +122,23 @@ class Prepared:
     dataset: ImageDataset
     subset: Subset
     work: Work
-    weights: str | None
-    measured: tuple[float, float] = (0.0, 0.0)
+    sha256: str | None
+    started: datetime
+    measured: tuple[float, float] | None = None
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """Of this machine, at the micro-batch of `work`."""
+        return machine.fingerprint(self.asked.device, self.work.micro_batch_size)
 
     def sized(
-        self,
-        size: int | None = None,
-        *,
-        workers: int = 1,
-        gradients: bool | None = None,
-        reporter: Reporter | None = None,
+        self, size: int | None = None, *, workers: int = 1, reporter: Reporter | None = None
     ) -> Prepared:
         """The same at a micro-batch of `size` images, as far as it fits into the memory that the workers
-        share; guarded at that shape if the model is guarded at all.
+        share; guarded at that shape.
 
         Args:
             size: None finds one by trial.
-            gradients: whether the trials need them; default: whether the attacks do.
             reporter: is told where the size is not what was asked for, or more than there are images.
 
         Raises:
@@ -138,7 +146,7 @@ class Prepared:
         """
         asked, device, count = self.asked, self.asked.device, len(self.subset)
         image = self.dataset[self.subset.indices[0]][0]
-        gradients = asked.gradients if gradients is None else gradients
+        gradients = asked.asks["gradients"]
         forwards = Forwards(self.model, asked.precision, asked.compiled, device)
         with forwards.searching():
             if size is None:
@@ -156,20 +164,13 @@ class Prepared:
                 f"micro-batch {fitting} is larger than the {count} images: the rest of each batch is "
                 "padding, which costs time and changes nothing"
             )
-        if self.weights is not None:
-            first = [self.dataset[i][0] for i in self.subset.indices[:fitting]]
-            check_micro_batch(
-                self.model,
-                first,
-                fitting,
-                device,
-                **asked.protocol.asks,
-            )
+        first = [self.dataset[i][0] for i in self.subset.indices[:fitting]]
+        check_micro_batch(self.model, first, fitting, device, **asked.asks)
         return replace(self, work=replace(self.work, micro_batch_size=fitting), measured=measured)
 
-    def attacking(self, protocol: str) -> Work:
-        """The work of another protocol on the same images."""
-        return replace(self.work, protocol_name=protocol)
+    def attacking(self, protocol: str) -> Prepared:
+        """The same for another protocol."""
+        return replace(self, work=replace(self.work, protocol_name=protocol))
 
     def correct(self) -> list[int]:
         """Ids of the subset that the model classifies correctly, ascending."""
@@ -196,7 +197,7 @@ class Prepared:
 
 @contextmanager
 def prepare(
-    model: nn.Module, data: Any, asked: Asked, reporter: Reporter | None = None, *, guard: bool = True
+    model: nn.Module, data: Any, asked: Asked, reporter: Reporter | None = None, sha256: str | None = None
 ) -> Iterator[Prepared]:
     """Within the block the model is frozen and on its device, in strict float32, and it and the images have
     been tried on each other.
@@ -204,28 +205,22 @@ def prepare(
     Args:
         data: as of `evaluate`.
         reporter: gets what there is to say of the images.
-        guard: False leaves the trials away, for replays, which look at the answers alone; the images, which
-            are a data set then, may have labels that the model has no output for.
+        sha256: as of `Prepared`.
 
     Raises:
         RobustzooError: the model would give a meaningless number, or the data are not what is expected.
         MissingData: the files of the data are not there. ProtocolError: no such attack on so few classes.
     """
-    device = asked.device
+    started, device = datetime.now(timezone.utc), asked.device
     with machine.strict_arithmetic(device), machine.placed(model, device), frozen(model):
-        weights, num_classes = None, 0
-        if guard:
-            weights = state_digest(model)  # before the first forward, which may count itself in a buffer
         dataset = open_samples(data, model, asked.data_root)
         if reporter is not None:
             reporter.say_all(dataset)
-        if guard:
-            probe = probe_images(read_probe(dataset)).to(device)
-            num_classes = check_forward(model, probe, **asked.protocol.asks)
-            if dataset.labels is not None:  # known without reading the images; else checked as they are read
-                check_labels(dataset.labels, num_classes, dataset.classes)
-            if reporter is not None and (note := outputs_note(dataset.classes, num_classes)) is not None:
-                reporter.say(note)
+        num_classes = check_forward(model, probe_images(read_probe(dataset)).to(device), **asked.asks)
+        if dataset.labels is not None:  # known without reading the images; else checked as they are read
+            check_labels(dataset.labels, num_classes, dataset.classes)
+        if reporter is not None and (note := outputs_note(dataset.classes, num_classes)) is not None:
+            reporter.say(note)
         work = Work(
             dataset,
             asked.protocol.name,
@@ -237,14 +232,13 @@ def prepare(
             asked.precision,
             asked.compiled,
         )
-        if guard:
-            work.protocol  # noqa: B018  refused before the images are read
+        work.protocol  # noqa: B018  refused before the images are read
         if isinstance(asked.indices, Subset):
             subset = asked.indices
         else:
             n = None if asked.at_most and asked.n is not None and asked.n >= len(dataset) else asked.n
             subset = choose_samples(dataset, n, asked.indices)
-        yield Prepared(model, asked, dataset, subset, work, weights)
+        yield Prepared(model, asked, dataset, subset, work, sha256, started)
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def cost_line(work: Work, count: int, workers: int, measured: tuple[float, float
         measured: seconds of a forward and of a backward of a micro-batch, from a trial.
     """
     forwards, backwards = passes_at_most(work.protocol)
-    seconds = seconds_at_most((forwards, backwards), count, work, workers, measured)
+    seconds = seconds_at_most(count, work=work, workers=workers, measured=measured)
     return (
         f"{work.protocol.name} on {count} images: at most {count * forwards:,} forwards and "
         f"{count * backwards:,} backwards, {estimate(seconds)} if all stay robust "
@@ -168,12 +168,11 @@ def cost_line(work: Work, count: int, workers: int, measured: tuple[float, float
     )
 
 
-def seconds_at_most(
-    passes: tuple[int, int], count: int, work: Work, workers: int, measured: tuple[float, float]
-) -> float:
-    """What `count` samples of so many (forwards, backwards) each take; `measured`: of a micro-batch."""
+def seconds_at_most(count: int, *, work: Work, workers: int, measured: tuple[float, float]) -> float:
+    """What `count` samples take in all passes of the work; measured: as of `cost_line`."""
+    forwards, backwards = passes_at_most(work.protocol)
     batches = max(count / work.micro_batch_size / workers, 1.0)  # one that is mostly padding costs as much
-    return (passes[0] * measured[0] + passes[1] * measured[1]) * batches
+    return (forwards * measured[0] + backwards * measured[1]) * batches
 
 
 class Pace:

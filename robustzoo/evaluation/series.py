@@ -13,7 +13,6 @@ from torch import nn
 
 from robustzoo import atomic_files
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.checks import check_threat_model
@@ -98,7 +97,7 @@ def evaluate_curve(
         raise RobustzooError(
             f"epsilons are {', '.join(epsilons) or 'empty'}; expected each once, and at least one"
         )
-    points = _each(chosen, rank, (model, data), protocol, out, options, carry=True)
+    points = _each(chosen, rank, (model, data), {"protocol": protocol, **options}, out, carry=True)
     curve = None if points is None else Curve(points)
     if curve is not None and out is not None and options.get("shard") is None:
         _write_table(curve.to_json(), Path(out) / f"curve-{norm}.json")
@@ -170,7 +169,7 @@ def evaluate_threat_models(
             f"threat models are {', '.join(map(str, threat_models)) or 'empty'}; expected each once, and at "
             "least one"
         )
-    found = _each(chosen, rank, (model, data), protocol, out, options)
+    found = _each(chosen, rank, (model, data), {"protocol": protocol, **options}, out)
     table = None if found is None else CrossNorm(found)
     if table is not None and out is not None and options.get("shard") is None:
         _write_table(table.to_json(), Path(out) / "cross-norm.json")
@@ -181,9 +180,8 @@ def _each(
     threat_models: Sequence[ThreatModel],
     rank: Rank | None,
     measured: tuple[nn.Module, Any],
-    protocol: str,
-    out: str | Path | None,
     options: dict[str, Any],
+    out: str | Path | None,
     *,
     carry: bool = False,
 ) -> tuple[Evidence, ...] | None:
@@ -197,7 +195,7 @@ def _each(
     for threat_model in threat_models:
         place = None if out is None else folder_of(threat_model, Path(out))
         more = {**options, "smaller": mine} if carry else options
-        mine, whole = evaluate_on_rank(rank, *measured, threat_model, protocol, out=place, **more)
+        mine, whole = evaluate_on_rank(rank, *measured, threat_model, out=place, **more)
         found.append(whole)
     return None if any(whole is None for whole in found) else tuple(found)
 
@@ -209,8 +207,7 @@ def folder_of(threat_model: ThreatModel, out: Path) -> Path:
 
 def _part_note(first: Evidence) -> list[str]:
     """The lines that head a table whose rows are shards; none for whole results."""
-    problem = shard_problem(first.doc)
-    return [] if problem is None else [f"PART OF A RESULT: {problem}", ""]
+    return [] if first.caveat is None else [f"PART OF A RESULT: {first.caveat}", ""]
 
 
 def _lines(head: str, rows: Sequence[tuple[str, Accuracy]]) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.evidence import Evidence, EvidenceShard, read_evidence
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.checks import check_writable
@@ -163,7 +163,7 @@ def shard_documents(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise RobustzooError(f"{folder} is no folder; expected one that holds shards")
     paths = [*folder.glob("evidence/*.json"), *folder.glob("shard-*-of-*/evidence/*.json")]
-    return sorted(path for path in paths if Evidence.load(path, validate=False).is_shard)
+    return sorted(path for path in paths if isinstance(read_evidence(path, validate=False), EvidenceShard))
 
 
 def join(shards: Sequence[Evidence], names: Sequence[object]) -> Evidence:

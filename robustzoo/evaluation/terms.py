@@ -7,20 +7,22 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import robustzoo
 from robustzoo import atomic_files
-from robustzoo.cards.evidence import Evidence, EvidenceError
+from robustzoo.cards.evidence import Evidence, EvidenceError, read_evidence
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.errors import RobustzooError
+from robustzoo.evaluation import machine
 from robustzoo.registry.catalog import OWN_DATA_MARK
 
 if TYPE_CHECKING:
+    from robustzoo.evaluation.journal import Journal
     from robustzoo.evaluation.ledger import Ledger
     from robustzoo.evaluation.prepare import Prepared
-    from robustzoo.evaluation.shards import Shard
 
 # Terms that an Evidence states only where they are not the rule.
 _OPTIONAL = ("search", "smaller_epsilons", "shard")
@@ -41,15 +43,12 @@ _WAYS_OUT = "choose another folder (out=..., on the command line --out DIR), or 
 # What an evaluation is ------------------------------------------------------------------------------------
 
 
-def terms_of(
-    model: dict[str, Any], ready: Prepared, smaller: Evidence | None, part: Shard | None
-) -> dict[str, Any]:
+def terms_of(model: dict[str, Any], ready: Prepared, smaller: Evidence | None = None) -> dict[str, Any]:
     """Which evaluation this is, as Evidence states it (see `Evidence.key`): known before the attack.
 
     Args:
         model: {"name", "sha256"}.
         smaller: the Evidence that is carried over from a smaller epsilon.
-        part: what is evaluated of the images, where not all are.
     """
     work, subset, dataset = ready.work, ready.subset, ready.dataset
     terms: dict[str, Any] = {
@@ -74,8 +73,6 @@ def terms_of(
     if smaller is not None:
         before = smaller.doc.get("smaller_epsilons", [])
         terms["smaller_epsilons"] = [*before, smaller.doc["threat_model"]["epsilon"]]
-    if part is not None:
-        terms["shard"] = {"index": part.index, "count": part.count, "weights": ready.weights}
     return terms
 
 
@@ -101,9 +98,26 @@ def whole_terms(terms: dict[str, Any]) -> dict[str, Any]:
     return {**dict.fromkeys(_OPTIONAL), **terms}
 
 
-def evidence_of(terms: dict[str, Any], ledger: Ledger, run: dict[str, Any]) -> Evidence:
-    """The document of a finished ledger, which hands its points over; they are in memory alone."""
+def evidence_of(
+    terms: dict[str, Any], ledger: Ledger, ready: Prepared, workers: int, journal: Journal | None = None
+) -> Evidence:
+    """The document of a finished ledger, which hands its points over; they are in memory alone.
+
+    journal: of what earlier sessions did.
+    """
     threat = terms["threat_model"]
+    seconds = (datetime.now(timezone.utc) - ready.started).total_seconds()
+    run = {
+        "started": ready.started.isoformat(timespec="seconds"),
+        "wall_seconds": round(seconds + (journal.elapsed if journal else 0.0), 3),
+        **({"sessions": 1 + journal.sessions} if journal and journal.sessions else {}),
+        "device": str(ready.asked.device),
+        "threads": ready.fingerprint["threads"],
+        "workers": workers,
+        "fingerprint": ready.fingerprint,
+        "versions": machine.versions(),
+        "zero_gradients": dict(sorted(ledger.zero_gradients.items())),
+    }
     evidence = Evidence.build(
         **{**terms, "threat_model": f"{threat['norm']}:{threat['epsilon']}"},
         samples=ledger.samples(),
@@ -219,7 +233,7 @@ def refuse_to_replace(path: Path, terms: dict[str, Any]) -> None:
     if not path.exists():
         return
     try:
-        there = Evidence.load(path, validate=False).key()
+        there = read_evidence(path, validate=False).key()
     except EvidenceError as error:
         raise RobustzooError(
             f"{path} would be overwritten, and it is no Evidence that can be read ({error.problem}): "
@@ -258,7 +272,7 @@ def with_witnesses(path: Path) -> Evidence:
     Raises:
         EvidenceError: it cannot be read. RobustzooError: its witness file is missing or another one.
     """
-    evidence = Evidence.load(path)
+    evidence = read_evidence(path)
     stated = evidence.doc["witnesses"]
     if stated is None:
         return evidence

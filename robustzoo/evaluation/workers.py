@@ -8,6 +8,7 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -20,10 +21,10 @@ from torch import nn
 from robustzoo.attacks.answers import NonFiniteLogits, seeded_draws
 from robustzoo.cards.signs import masking_warning
 from robustzoo.errors import RobustzooError
-from robustzoo.evaluation.engine import ModelFolder, Stages, Work, passes_at_most
+from robustzoo.evaluation.engine import ModelFolder, Stages, Work
 from robustzoo.evaluation.ledger import Finding, Ledger, decode
-from robustzoo.evaluation.prepare import weights_hash
-from robustzoo.evaluation.progress import Pace, Reporter, seconds_at_most
+from robustzoo.evaluation.prepare import Prepared
+from robustzoo.evaluation.progress import Pace, Reporter, cost_line, seconds_at_most
 from robustzoo.evaluation.worker_process import CallersShare, work_in_process
 
 _Worker = multiprocessing.process.BaseProcess | CallersShare
@@ -47,28 +48,24 @@ def refuse_in_worker() -> None:
 
 
 def attack_all(
-    model: nn.Module,
-    work: Work,
+    ready: Prepared,
     ledger: Ledger,
     workers: int,
     reporter: Reporter,
     keep: Callable[[list[Finding]], None] | None = None,
-    measured: tuple[float, float] | None = None,
 ) -> None:
     """Do all that the ledger has left.
 
     Args:
-        model: frozen and on the work's device.
-        workers: processes, this one among them; with more than one the model has a folder that the others can
-            read, or pickle can send it.
+        ready: sized. What that measured is told as the cost, before and after the clean pass.
+        workers: processes, this one among them; with more than one the others read the model's folder where
+            it has one, or pickle can send it.
         keep: called with every batch of findings before the ledger has it.
-        measured: seconds of a forward and of a backward of a micro-batch, for what is said after the clean
-            pass.
     """
-    after_clean = None
-    if measured is not None:
-        passes = passes_at_most(work.protocol)
-        after_clean = lambda count: seconds_at_most(passes, count, work, workers, measured)  # noqa: E731
+    work, after_clean = ready.work, None
+    if ready.measured is not None:
+        reporter.say(cost_line(work, sum(ledger.left), workers, ready.measured), "cost")
+        after_clean = partial(seconds_at_most, work=work, workers=workers, measured=ready.measured)
     pace = Pace(ledger, work.protocol, reporter, work.micro_batch_size * workers, after_clean)
 
     def record(findings: list[Finding]) -> None:
@@ -79,26 +76,25 @@ def attack_all(
         pace.show(findings)
 
     if workers == 1:
-        run_here(model, work, ledger, record)
+        run_here(ready.model, work, ledger, record)
         return
-    sha256 = weights_hash(model)
-    copies = (
-        model if sha256 is None else ModelFolder(Path(model.folder), sha256, getattr(model, "trust", None))
-    )
-    run_in_workers(model, copies, work, ledger, workers, record)
+    copies: nn.Module | ModelFolder = ready.model
+    if ready.sha256 is not None:
+        copies = ModelFolder(Path(ready.model.folder), ready.sha256, getattr(ready.model, "trust", None))
+    run_in_workers(ready.model, copies, work, ledger, workers, record)
 
 
 def attacked(
-    model: nn.Module, work: Work, ids: Sequence[int], workers: int, reporter: Reporter
+    ready: Prepared, ids: Sequence[int], workers: int, reporter: Reporter
 ) -> tuple[list[int], str | None]:
     """Those of `ids` that the model classifies correctly, unattacked and under the work's protocol,
     ascending; and the warning about zero gradients, where there were many.
 
     Args:
-        model, workers: as of `attack_all`.
+        ready, workers: as of `attack_all`.
     """
-    ledger = Ledger(ids, work.attacks, work.micro_batch_size)
-    attack_all(model, work, ledger, min(workers, max(len(ids), 1)), reporter)
+    ledger = Ledger(ids, ready.work.attacks, ready.work.micro_batch_size)
+    attack_all(replace(ready, measured=None), ledger, min(workers, max(len(ids), 1)), reporter)
     robust = sorted(sample["id"] for sample in ledger.samples() if sample["robust"])
     return robust, masking_warning(ledger.zero_gradients, ledger.correct)
 

@@ -65,15 +65,15 @@ def load(
     if registered is None or pretrained:
         folder = _folder(name, registered, cache_dir, local_files_only, token)
         folder.trust = None if trust is None else Path(trust)
-    from robustzoo.models import pixel_model, read_folder, read_recipe  # after what the files alone show
+    from robustzoo import models  # after what the files alone show: it loads torch
 
     if folder is None:
         wanted = registered.recipe
     else:
         if pretrained:
-            return read_folder(folder)
-        wanted = read_recipe(folder)
-    model = pixel_model(wanted).eval()
+            return models.read_folder(folder)
+        wanted = models.read_recipe(folder)
+    model = models.pixel_model(wanted).eval()
     model.name, model.recipe, model.threat_model = wanted.name, wanted, wanted.threat_model
     return model
 

@@ -18,6 +18,7 @@ from robustzoo.leaderboard.page import Cell, Table, TableRow, document, plain_ta
 from robustzoo.leaderboard.picture import Point, scatter
 from robustzoo.leaderboard.reported import ROBUSTBENCH_COMMIT, Reported, from_robustbench, from_the_paper
 from robustzoo.leaderboard.rows import method_of
+from robustzoo.reports.text import stages
 from robustzoo.streams import one_line
 
 SCHEMA = "robustzoo.leaderboard/1"
@@ -260,8 +261,6 @@ def _told(model: Model) -> str:
 
 
 def _evidence_part(evidence: Any, file: Path, number: int) -> str:
-    from robustzoo.reports.text import stages
-
     doc = evidence.doc
     heading = f"{evidence.threat_model}, {doc['protocol']['name']}, {doc['counts']['n']} images"
     where = f"evidence/{file.name}"
@@ -280,16 +279,12 @@ def _evidence_part(evidence: Any, file: Path, number: int) -> str:
 
 
 def _picture(evidence: Any, file: Path) -> bytes:
-    from robustzoo.data import DataError, MissingData
-    from robustzoo.reports.figure import choose_pictures, png
-    from robustzoo.verification.comparable import open_stated
+    from robustzoo.reports import figure  # torch and matplotlib
+    from robustzoo.verification import comparable
 
-    try:
-        dataset = open_stated(evidence, None, None)
-    except (RobustzooError, DataError, MissingData):
-        dataset = None  # the fooling points are then shown alone
-    shown, _ = choose_pictures(evidence, file, dataset, 6)
-    return png(evidence, shown)
+    # Without the images the fooling points are shown alone.
+    shown, _ = figure.choose_pictures(evidence, file, comparable.images_if_there(evidence), 6)
+    return figure.png(evidence, shown)
 
 
 def _card(text: str) -> str:

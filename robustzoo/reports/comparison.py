@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.evidence_rules import shard_problem
 from robustzoo.cards.holdings import all_evidence
 from robustzoo.cards.statistics import Paired
 from robustzoo.errors import RobustzooError
@@ -92,13 +91,12 @@ def compare(a: Sequence[Evidence], b: Sequence[Evidence]) -> Comparison:
         a, b: one or more Evidence of each model, the main one first.
 
     Raises:
-        RobustzooError: one of them is a shard, or none are about the same images, threat model and protocol;
+        EvidenceError: one of them is a shard.
+        RobustzooError: none are about the same images, threat model and protocol;
             the message says in what the first ones differ.
     """
-    for label, documents in (("A", a), ("B", b)):
-        for document in documents:
-            if problem := shard_problem(document.doc):
-                raise RobustzooError(f"{label} cannot be compared: {problem}")
+    for document in (*a, *b):
+        document.require_whole()
     for one in a:
         for other in b:
             if not _differences(one, other):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.evidence_rules import images_problem, shard_problem
+from robustzoo.cards.evidence_rules import images_problem
 from robustzoo.cards.holdings import best_known
 from robustzoo.cards.passages import transform_text
 from robustzoo.cards.signs import masking_signs
@@ -25,9 +25,8 @@ def report(evidence: Evidence, *, details: bool = False, others: Sequence[Eviden
     """
     doc = evidence.doc
     counts, dataset = doc["counts"], doc["dataset"]
-    part = shard_problem(doc)
     lines = [
-        *([] if part is None else [f"PART OF A RESULT: {part}", ""]),
+        *([] if evidence.caveat is None else [f"PART OF A RESULT: {evidence.caveat}", ""]),
         f"{doc['model']['name']} under {evidence.threat_model}, protocol {doc['protocol']['name']}",
         f"{dataset['id']} {dataset['split']}, {dataset['subset']}: {counts['n']} images, seed {doc['seed']}",
         *([] if (how := transform_text(evidence)) is None else [f"images {how}"]),

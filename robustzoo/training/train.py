@@ -114,17 +114,7 @@ def train(plan: Plan) -> None:
             if not (reads or keeps or done % flags.log_every == 0):
                 continue
             images_per_second, seconds_left = clock.read(done)
-            l2 = zero.l2_term(engine, objective)
-            refuse_divergence(done, outcome, l2)
-            record = outcome.terms | {
-                "l2": l2,
-                "learning_rate": rate,
-                "trh_lambda": objective.trh_lambda(step),
-                "epsilon": objective.threat_model(step).eps,
-                "images_per_second": float(f"{images_per_second:.4g}"),
-            }
-            if not outcome.skipped:
-                record["gradient_norm"] = outcome.gradient_norm
+            record = measured(engine, objective, step, outcome, rate, images_per_second)
             if launch.precision == "fp16":
                 record["loss_scale"] = zero.loss_scale(engine)
             if average is not None:  # its weights have seen no image: their running statistics are measured
@@ -211,6 +201,22 @@ def micro_batches(
         if recipe.cutmix:
             x, y = cutmix(x, y, recipe.num_classes, seed, epochs, ids)
         yield epochs, ids, x, y
+
+
+def measured(
+    engine: Any, objective: Objective, step: int, outcome: Outcome, rate: float, images_per_second: float
+) -> dict[str, float]:
+    """What the metrics keep of a step that was done. Raises: RobustzooError as `refuse_divergence`."""
+    l2 = zero.l2_term(engine, objective)
+    refuse_divergence(step + 1, outcome, l2)
+    record = outcome.terms | {
+        "l2": l2,
+        "learning_rate": rate,
+        "trh_lambda": objective.trh_lambda(step),
+        "epsilon": objective.threat_model(step).eps,
+        "images_per_second": float(f"{images_per_second:.4g}"),
+    }
+    return record if outcome.skipped else record | {"gradient_norm": outcome.gradient_norm}
 
 
 def write_checkpoint(

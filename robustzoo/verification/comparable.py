@@ -13,7 +13,7 @@ from robustzoo.attacks.protocols import protocol as make_protocol
 from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import images_problem
-from robustzoo.cards.holdings import evidence_files
+from robustzoo.cards.holdings import evidence_documents
 from robustzoo.cards.metadata import LARGEST_CARD
 from robustzoo.cards.witnesses import Witnesses, most_bytes
 from robustzoo.data import ImageDataset, evaluation_subset, open_data, pixel_digest
@@ -92,17 +92,6 @@ def check_weights(opened: ModelFolder, named: Iterable[str | None]) -> str:
         if sha256 is not None:
             opened.require_sha256(sha256, next_step=_OTHER_WEIGHTS)
     return opened.sha256
-
-
-def evidence_documents(folder: Path) -> list[tuple[Evidence, Path]]:
-    """Every Evidence of the folder with its file. Raises: RobustzooError for none, EvidenceError."""
-    paths = evidence_files(folder)
-    if not paths:
-        raise RobustzooError(
-            f"{folder / 'evidence'} holds no Evidence (*.json); expected what the card's numbers come from: "
-            f"get the complete model folder, or measure with `robustzoo evaluate {folder}`"
-        )
-    return [(Evidence.load(path), path) for path in paths]
 
 
 def check_witness_file(one: Statement) -> None:
@@ -190,6 +179,18 @@ def open_stated(
         channels=channels,
         classes=classes,
     )
+
+
+def images_if_there(
+    evidence: Evidence, data: Any = None, data_root: str | Path | None = None
+) -> ImageDataset | None:
+    """The images as of `open_stated`; None where they cannot be had and nobody has said where they are."""
+    try:
+        return open_stated(evidence, data, data_root)
+    except RobustzooError:
+        if data is not None or data_root is not None:
+            raise
+        return None
 
 
 def refuse_unread(data: Any, documents: Iterable[Evidence]) -> None:

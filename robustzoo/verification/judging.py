@@ -8,6 +8,25 @@ from robustzoo.verification.report import HOLDS, NOT_TESTED, REFUTED, ClaimRepor
 from robustzoo.verification.spot import Bounds, Spot
 
 
+def count(report: ClaimReport, evidence: Evidence, found: Replay) -> None:
+    """Enter what was claimed, what the Evidence counts, and what the replay found."""
+    claim, counts = report.claim, evidence.doc["counts"]
+    clean = len(found.clean_correct)
+    report.numbers = {
+        "n": claim.n,
+        "tolerance": report.tolerance,
+        "clean_claimed": claim.clean_correct,
+        "clean_found": clean,
+        "clean_difference": clean - claim.clean_correct,
+        "clean_in_evidence": counts["clean_correct"],
+        "robust_claimed": claim.robust_correct,
+        "robust_in_evidence": counts["robust_correct"],
+        "robust_at_most": found.robust_at_most,
+        "witnesses_valid": len(found.valid),
+        "witnesses_needed": max(clean - claim.robust_correct - report.tolerance, 0),
+    }
+
+
 def judge_clean(report: ClaimReport) -> None:
     """The clean part: a recount, compared with the claim."""
     claimed, found = report.numbers["clean_claimed"], report.numbers["clean_found"]
@@ -206,7 +225,9 @@ def note_witnesses(report: ClaimReport, found: Replay) -> None:
 
 
 def note_verdicts(report: ClaimReport, evidence: Evidence, fresh: Evidence, found: Replay) -> None:
-    """Count and note the images whose verdict is another than in the Evidence, or than a witness says."""
+    """Count the robust images, and those whose verdict is another than in the Evidence, or than a witness
+    says, which are noted."""
+    report.numbers["robust_found"] = fresh.robust_accuracy.correct
     before = {verdict.id: verdict.robust for verdict in evidence.verdicts}
     changed = [verdict.id for verdict in fresh.verdicts if verdict.robust != before[verdict.id]]
     report.numbers["verdicts_changed"] = len(changed)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robustzoo import atomic_files
+from robustzoo import __version__, atomic_files
 from robustzoo.errors import RobustzooError
 from robustzoo.streams import is_one_line
 from robustzoo.untrusted_files import read_text
@@ -108,10 +108,8 @@ def _versions() -> dict[str, str]:
 
     import torch
 
-    import robustzoo
-
     return {
-        "robustzoo": robustzoo.__version__,
+        "robustzoo": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
     }

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
 
-from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.witnesses import Witnesses
-from robustzoo.data import ImageDataset
-from robustzoo.evaluation import machine
+from robustzoo.evaluation.prepare import Prepared
 from robustzoo.evaluation.progress import estimate
 from robustzoo.evaluation.witnessing import BORDERLINE, inside, margins
 
@@ -49,40 +45,26 @@ class Replay:
         return sum(map(len, (self.valid, self.borderline, self.failing, self.outside, self.foreign)))
 
 
-def replay(
-    model: nn.Module,
-    dataset: ImageDataset,
-    evidence: Evidence,
-    witnesses: Witnesses | None,
-    micro_batch_size: int,
-    device: torch.device,
-) -> Replay:
-    """Classify every image of the Evidence's subset and every witness, in batches of one shape.
+def replay(ready: Prepared, witnesses: Witnesses | None) -> Replay:
+    """Classify every image and every witness, in batches of one shape.
 
     Args:
-        model: frozen, on `device`; pixels to logits.
+        ready: sized, on the images of the Evidence.
         witnesses: None where there is no file.
     """
-    found, indices = Replay(), evidence.doc["dataset"]["indices"]
-    for chosen in _batches(indices, micro_batch_size):
-        x, labels = _read(dataset, chosen)
-        found.clean_correct += [
-            i
-            for i, margin in zip(chosen, margins(model, x, labels, micro_batch_size, device), strict=True)
-            if margin < 0
-        ]
+    found = Replay(clean_correct=ready.correct())
     if witnesses is None:
         return found
-    fits = witnesses.image_shape == tuple(dataset.image_shape)
-    known = set(indices) if fits else set()
+    size, device = ready.work.micro_batch_size, ready.asked.device
+    fits = witnesses.image_shape == tuple(ready.dataset.image_shape)
+    known = set(ready.subset.indices) if fits else set()
     correct = set(found.clean_correct)
     row = {int(i): position for position, i in enumerate(witnesses.ids)}
     found.foreign = [i for i in row if i not in known]
-    for chosen in _batches([i for i in row if i in known], micro_batch_size):
-        x, labels = _read(dataset, chosen)
+    for chosen, x, labels in ready.batches([i for i in row if i in known]):
         points = torch.from_numpy(witnesses.points([row[i] for i in chosen]))
-        within = inside(points, x, evidence.threat_model).tolist()
-        here = margins(model, points, labels, micro_batch_size, device).tolist()
+        within = inside(points, x.cpu(), ready.asked.threat_model).tolist()
+        here = margins(ready.model, points, labels.tolist(), size, device).tolist()
         for i, legal, margin in zip(chosen, within, here, strict=True):
             tie = margin > -BORDERLINE or abs(float(witnesses.margins[row[i]])) < BORDERLINE
             if not legal:
@@ -95,31 +77,12 @@ def replay(
     return found
 
 
-def replay_cost(
-    model: nn.Module,
-    dataset: ImageDataset,
-    count: int,
-    witnesses: Witnesses | None,
-    micro_batch_size: int,
-    device: torch.device,
-) -> str:
-    """What a replay costs here: forwards, and seconds from a short trial."""
-    points = 0 if witnesses is None else len(witnesses)
-    x = dataset[0][0]
-    forward, _ = machine.seconds_per_pass(
-        model, x.expand(micro_batch_size, *x.shape).to(device), gradients=False
-    )
-    batches = math.ceil(count / micro_batch_size) + math.ceil(points / micro_batch_size)
+def replay_cost(ready: Prepared, witnesses: Witnesses | None) -> str:
+    """What a replay costs here: forwards, and seconds from the trials of `ready`, which is sized."""
+    count, points = len(ready.subset), 0 if witnesses is None else len(witnesses)
+    size = ready.work.micro_batch_size
+    batches = math.ceil(count / size) + math.ceil(points / size)
     return (
         f"replay of {count} images and {points} witnesses: {count + points:,} forwards, no backwards, "
-        f"{estimate(forward * batches)} (one process, micro-batch {micro_batch_size}, {device})"
+        f"{estimate(ready.measured[0] * batches)} (one process, micro-batch {size}, {ready.asked.device})"
     )
-
-
-def _batches(items: Sequence[int], size: int) -> list[Sequence[int]]:
-    return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-def _read(dataset: ImageDataset, indices: Sequence[int]) -> tuple[Tensor, list[int]]:
-    pairs = [dataset[i] for i in indices]
-    return torch.stack([x for x, _ in pairs]), [label for _, label in pairs]

@@ -95,11 +95,11 @@ def spot(ready: Prepared, bounds: Bounds, workers: int, reporter: Reporter) -> S
         ready: sized; its work is the protocol, with the seed of its noise.
         workers: with more than one the model is from a folder.
     """
-    model, work, indices = ready.model, ready.work, ready.subset.indices
+    work, indices = ready.work, ready.subset.indices
     workers = min(workers, len(indices))
     tier = FirstTier(**vars(work))
     reporter.say(cost_line(tier, len(indices), workers, ready.measured), "cost")
-    survivors, masking = attacked(model, tier, indices, workers, reporter)
+    survivors, masking = attacked(replace(ready, work=tier), indices, workers, reporter)
     if tier.protocol == work.protocol:  # there is no more to run: every survivor is robust
         return Spot(len(survivors), len(survivors), 0, 0, 0, masking=masking)
     if bounds.least <= len(survivors):
@@ -111,7 +111,7 @@ def spot(ready: Prepared, bounds: Bounds, workers: int, reporter: Reporter) -> S
 
     def broken(ids: Sequence[int]) -> list[bool]:
         nonlocal masking
-        robust, sign = attacked(model, work, ids, workers, reporter)
+        robust, sign = attacked(ready, ids, workers, reporter)
         masking = masking or sign  # of the first tier where that has one, since it met all images
         return [i not in robust for i in ids]
 

@@ -21,11 +21,12 @@ from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset, Subset
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation import machine
-from robustzoo.evaluation.checks import check_arguments, probe_images, read_probe
-from robustzoo.evaluation.evaluate import evaluate
-from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
-from robustzoo.evaluation.prepare import Asked, Prepared, ask, prepare
+from robustzoo.evaluation.checks import check_arguments
+from robustzoo.evaluation.ledger import Ledger
+from robustzoo.evaluation.prepare import Prepared, ask, prepare
 from robustzoo.evaluation.progress import Reporter
+from robustzoo.evaluation.terms import evidence_of, terms_of
+from robustzoo.evaluation.workers import attack_all
 from robustzoo.models.folder import ModelFolder, read_folder
 from robustzoo.models.pixel_model import PixelModel
 from robustzoo.registry.entries import public_name
@@ -130,7 +131,8 @@ def verify(
                 report.notes += dataset.notes
         if not report.differences:
             drawn = one.evidence.seed if same_seed else secrets.randbelow(_SEEDS) if seed is None else seed
-            case = _Case(report, one.evidence, model, dataset, comparable.load_witnesses(one, report.notes))
+            witnesses = comparable.load_witnesses(one, report.notes)
+            case = _Case(report, one.evidence, model, found, dataset, witnesses)
             _check(case, _Run(mode, drawn, workers, device, progress))
 
     # ---- what else a reader should know, and the log ------------------------------------------------------
@@ -196,11 +198,13 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Case:
-    """A claim that can be compared (in its report), with all that it is checked against."""
+    """A claim that can be compared (in its report), with all that it is checked against; sha256: of the
+    weights, as they were hashed."""
 
     report: ClaimReport
     evidence: Evidence
     model: PixelModel
+    sha256: str
     dataset: ImageDataset
     witnesses: Witnesses | None
 
@@ -212,108 +216,80 @@ class _Case:
 
 def _check(case: _Case, run: _Run) -> None:
     """Replay, then attack again as `run` says; fills in the report."""
-    report, evidence, model, dataset = case.report, case.evidence, case.model, case.dataset
-    claim, counts = report.claim, evidence.doc["counts"]
+    report, claim = case.report, case.report.claim
     asked = ask(
-        model,
+        case.model,
         claim.threat_model,
         claim.protocol,
         device=run.device or "cpu",
         indices=case.subset,
         seed=run.seed,
         workers=run.workers,
+        answers_only=run.mode == "replay",
     )
-    with Reporter(run.progress) as reporter, prepare(model, dataset, asked, guard=False) as ready:
-        size = _micro_batch(case, run, ready)
-        cost = replay_cost(model, dataset, claim.n, case.witnesses, size, asked.device)
-        reporter.say(cost, "cost")
-        if run.mode == "replay":  # the others are guarded where they attack, with gradients
-            _guard_answers(ready, size)
-        found = replay(model, dataset, evidence, case.witnesses, size, asked.device)
-        here = machine.fingerprint(asked.device, size)
-    there = evidence.doc["run"]["fingerprint"]
-    report.fingerprint = {
-        key: (there.get(key), here.get(key))
-        for key in sorted({*there, *here})
-        if there.get(key) != here.get(key)
-    }
-    report.numbers = {
-        "n": claim.n,
-        "tolerance": report.tolerance,
-        "clean_claimed": claim.clean_correct,
-        "clean_found": len(found.clean_correct),
-        "clean_difference": len(found.clean_correct) - claim.clean_correct,
-        "clean_in_evidence": counts["clean_correct"],
-        "robust_claimed": claim.robust_correct,
-        "robust_in_evidence": counts["robust_correct"],
-        "robust_at_most": found.robust_at_most,
-        "witnesses_valid": len(found.valid),
-        "witnesses_needed": max(len(found.clean_correct) - claim.robust_correct - report.tolerance, 0),
-    }
-    judging.note_witnesses(report, found)
-    judging.judge_clean(report)
-    judging.note_evidence(report)
-    if run.mode == "replay":
-        report.masking = masking_signs(evidence)
-        judging.judge_replay(report)
-        return
-    report.seed = run.seed
-    if run.mode == "spot":
-        _spot_check(case, run, asked, size)
-        return
-    fresh = evaluate(
-        model,
-        dataset,
-        claim.threat_model,
-        claim.protocol,
-        indices=case.subset.indices,
-        micro_batch_size=size,
-        name=claim.model_name,
-        seed=run.seed,
-        workers=run.workers,
-        device=run.device,
-        progress=run.progress,
-    )
-    report.masking = masking_signs(fresh)
-    report.numbers["robust_found"] = fresh.robust_accuracy.correct
-    judging.note_verdicts(report, evidence, fresh, found)
-    judging.judge_full(report)
+    with (
+        Reporter(run.progress) as reporter,
+        prepare(case.model, case.dataset, asked, sha256=case.sha256) as ready,
+    ):
+        # ---- as the Evidence has it, where that is possible here ------------------------------------------
+        ready = _sized(ready, case, run.workers)
+        there, here = case.evidence.doc["run"]["fingerprint"], ready.fingerprint
+        report.fingerprint = {
+            key: (there.get(key), here.get(key))
+            for key in sorted({*there, *here})
+            if there.get(key) != here.get(key)
+        }
+
+        # ---- what is stored: clean images and witnesses ---------------------------------------------------
+        reporter.say(replay_cost(ready, case.witnesses), "cost")
+        found = replay(ready, case.witnesses)
+        judging.count(report, case.evidence, found)
+        judging.note_witnesses(report, found)
+        judging.judge_clean(report)
+        judging.note_evidence(report)
+
+        # ---- what attacks find ----------------------------------------------------------------------------
+        if run.mode == "replay":
+            report.masking = masking_signs(case.evidence)
+            judging.judge_replay(report)
+        elif run.mode == "spot":
+            report.seed = run.seed
+            _spot_check(report, ready, run.workers, reporter)
+        else:
+            report.seed = run.seed
+            fresh = _attacked_in_full(case, ready, run.workers, reporter)
+            report.masking = masking_signs(fresh)
+            judging.note_verdicts(report, case.evidence, fresh, found)
+            judging.judge_full(report)
 
 
-def _spot_check(case: _Case, run: _Run, asked: Asked, size: int) -> None:
+def _sized(ready: Prepared, case: _Case, workers: int) -> Prepared:
+    """At the Evidence's micro-batch, so that equal runs give equal bits, as far as it is no more than padding
+    and fits into memory; a smaller one is noted."""
+    stated, n = case.evidence.doc["micro_batch_size"], case.report.claim.n
+    ready = ready.sized(machine.bounded_micro_batch(stated, n), workers=workers)
+    if (size := ready.work.micro_batch_size) < stated:
+        case.report.notes.append(
+            f"the Evidence states a micro-batch of {stated}; {size} is used here, as much as {n} "
+            f"images fill and the memory of {ready.asked.device} holds"
+        )
+    return ready
+
+
+def _spot_check(report: ClaimReport, ready: Prepared, workers: int, reporter: Reporter) -> None:
     """Attack what a spot check attacks, unless the replay has refuted the claim already, and judge."""
-    report = case.report
     bounds = judging.spot_bounds(report)
-    found = None
-    if bounds is not None:
-        with Reporter(run.progress) as reporter, prepare(case.model, case.dataset, asked) as ready:
-            found = spot(ready.sized(size, workers=run.workers), bounds, run.workers, reporter)
+    found = None if bounds is None else spot(ready, bounds, workers, reporter)
+    if found is not None:
         report.entropy = found.entropy
         report.masking = [] if found.masking is None else [found.masking]
     judging.judge_spot(report, found)
 
 
-def _guard_answers(ready: Prepared, size: int) -> None:
-    """Refuse a model that does not answer each image alone, also at the shape that is used here.
-
-    Raises: RobustzooError as `check_forward` and `check_micro_batch`.
-    """
-    asks = {**ready.asked.protocol.asks, "gradients": False}
-    check_forward(ready.model, probe_images(read_probe(ready.dataset)).to(ready.asked.device), **asks)
-    first = [ready.dataset[i][0] for i in ready.subset.indices[:size]]
-    check_micro_batch(ready.model, first, size, ready.asked.device, **asks)
-
-
-def _micro_batch(case: _Case, run: _Run, ready: Prepared) -> int:
-    """The Evidence's micro-batch, so that equal runs give equal bits, as far as it is no more than padding
-    and fits into memory; a smaller one is noted."""
-    stated, n, asked = case.evidence.doc["micro_batch_size"], case.report.claim.n, ready.asked
-    gradients = run.mode != "replay" and asked.gradients
-    size = machine.bounded_micro_batch(stated, n)
-    size = ready.sized(size, workers=run.workers, gradients=gradients).work.micro_batch_size
-    if size < stated:
-        case.report.notes.append(
-            f"the Evidence states a micro-batch of {stated}; {size} is used here, as much as {n} "
-            f"images fill and the memory of {asked.device} holds"
-        )
-    return size
+def _attacked_in_full(case: _Case, ready: Prepared, workers: int, reporter: Reporter) -> Evidence:
+    """The Evidence of the whole protocol, run again."""
+    ledger = Ledger(ready.subset.indices, ready.work.attacks, ready.work.micro_batch_size)
+    workers = min(workers, len(ledger.ids))
+    attack_all(ready, ledger, workers, reporter)
+    model = {"name": case.report.claim.model_name, "sha256": case.sha256}
+    return evidence_of(terms_of(model, ready), ledger, ready, workers)

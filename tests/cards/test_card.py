@@ -16,6 +16,7 @@ from robustzoo.registry import all_names, published, recipe
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, LOSSES
 
 NAME = "vit_micro2.digits_linf.trades_trh"
+LICENCE = "apache-2.0"
 SHA256 = "c" * 64
 MODEL_CARDS = Path(__file__).resolve().parents[2] / "model_cards"
 
@@ -37,7 +38,7 @@ def measured(sections):
 
 @pytest.fixture
 def text(measured):
-    return render_card(*measured(), SHA256)
+    return render_card(*measured(), SHA256, LICENCE)
 
 
 def rows_of(text: str) -> list[list[str]]:
@@ -48,10 +49,10 @@ def rows_of(text: str) -> list[list[str]]:
 @pytest.mark.parametrize("name", all_names()[::13])
 def test_card_of_every_name_is_clean_and_says_what_the_evidence_says(measured, name):
     made, evidence = measured(name)
-    text = render_card(made, evidence, SHA256)
+    text = render_card(made, evidence, SHA256, LICENCE)
     assert lint_card(text, made, evidence) == []
     assert Claim.from_card(text) == [Claim.from_evidence(evidence)]
-    assert text == render_card(made, Evidence(evidence.doc), SHA256)
+    assert text == render_card(made, Evidence(evidence.doc), SHA256, LICENCE)
     assert LOSSES[made.loss].title in text and DATASETS[made.dataset].licence in text
     (row,) = [row for row in rows_of(text) if row[0].startswith("**robust**")]
     assert row[2:] == ["4 / 10", "**40.0 %**", "12.2 to 73.8 %", "apgd-ce: 2, apgd-t: 2"]
@@ -60,7 +61,7 @@ def test_card_of_every_name_is_clean_and_says_what_the_evidence_says(measured, n
 @pytest.mark.parametrize("name", all_names()[::13])
 def test_recipe_table_has_every_value_with_its_source(measured, name):
     made, evidence = measured(name)
-    rows = {row[0].strip("`"): row for row in rows_of(render_card(made, evidence, SHA256))}
+    rows = {row[0].strip("`"): row for row in rows_of(render_card(made, evidence, SHA256, LICENCE))}
     for field in made.stated:
         assert rows[field][3] == made.sources[field].replace("|", "\\|"), field
     assert rows["threat_model"][1] == str(made.threat_model)
@@ -81,7 +82,7 @@ def test_metadata_is_what_the_hub_expects(text):
 
 
 def test_initial_checkpoint_and_its_licence_are_named(measured):
-    text = render_card(*measured("vit_l16.imagenet_linf.at_trh"), SHA256)
+    text = render_card(*measured("vit_l16.imagenet_linf.at_trh"), SHA256, LICENCE)
     block = read_block(text)
     assert block["base_model"] == "timm/vit_large_patch16_224.augreg_in21k"
     assert block["datasets"] == ["ILSVRC/imagenet-1k"]
@@ -91,7 +92,7 @@ def test_initial_checkpoint_and_its_licence_are_named(measured):
 
 
 def test_both_checkpoints_of_a_hybrid_are_named(measured):
-    text = render_card(*measured("hybrid_l16.imagenet_l2.at_awp"), SHA256)
+    text = render_card(*measured("hybrid_l16.imagenet_l2.at_awp"), SHA256, LICENCE)
     tags = ("vit_base_r50_s16_224.orig_in21k", "vit_large_patch16_224.augreg_in21k")
     assert read_block(text)["base_model"] == [f"timm/{tag}" for tag in tags]
     revisions = ARCHITECTURES["hybrid_l16"].init_revision.split("+")
@@ -108,7 +109,9 @@ def test_a_source_that_the_registry_had_stays_on_a_card_and_no_other_text_does(m
     ):
         noted = dataclasses.replace(made, sources=made.sources | {"training_images": told})
         row = next(
-            row for row in rows_of(render_card(noted, evidence, SHA256)) if row[0] == "`training_images`"
+            row
+            for row in rows_of(render_card(noted, evidence, SHA256, LICENCE))
+            if row[0] == "`training_images`"
         )
         assert row[3] == shown
 
@@ -117,7 +120,7 @@ def test_generated_and_other_training_images_are_named(measured):
     made = recipe("vit_l16.cifar10_linf.at_base", {"training_data": "cifar10jpg"})
     _, evidence = measured("vit_l16.cifar10_linf.at_base")
     evidence.doc["model"]["name"] = made.name
-    text = render_card(made, Evidence(evidence.doc), SHA256)
+    text = render_card(made, Evidence(evidence.doc), SHA256, LICENCE)
     assert "- Training images: CIFAR-10 re-encoded as JPEG" in text and "- Test images: CIFAR-10;" in text
     assert "Generated images, 70% of each batch: 1M DDPM images (Gowal et al. 2021)" in text
     assert (
@@ -130,7 +133,7 @@ def test_another_number_of_generated_images_is_stated(measured):
     made = recipe("vit_l16.cifar10_linf.at_base", {"extra_data": "ddpm:5000"})
     _, evidence = measured("vit_l16.cifar10_linf.at_base")
     evidence.doc["model"]["name"] = made.name
-    text = render_card(made, Evidence(evidence.doc), SHA256)
+    text = render_card(made, Evidence(evidence.doc), SHA256, LICENCE)
     assert "- Generated images, 70% of each batch: 5,000, and not the 1M DDPM images of Gowal" in text
     assert "with `extra_data=ddpm:5000` (was ddpm). It is not that model." in text
 
@@ -140,7 +143,7 @@ def test_an_unchanged_recipe_is_not_called_changed(text):
 
 
 def test_every_part_of_a_method_is_cited(measured):
-    text = render_card(*measured("vit_micro2.digits_linf.mart_trh_awp_swa"), SHA256)
+    text = render_card(*measured("vit_micro2.digits_linf.mart_trh_awp_swa"), SHA256, LICENCE)
     for key in ("wang2023improving", "wang2020improving", "wu2020adversarial", "izmailov2018averaging"):
         assert f"{{{key}," in text
 
@@ -169,7 +172,8 @@ def test_code_for_people(text):
 
 def test_citation_names_method_loss_and_attacks(measured):
     at, trades = (
-        render_card(*measured(f"vit_micro2.digits_linf.{m}"), SHA256) for m in ("at_base", "trades_trh")
+        render_card(*measured(f"vit_micro2.digits_linf.{m}"), SHA256, LICENCE)
+        for m in ("at_base", "trades_trh")
     )
     assert re.findall(r"@inproceedings\{(\w+),", at) == [
         "wang2023improving",
@@ -185,14 +189,14 @@ def test_citation_names_method_loss_and_attacks(measured):
 def test_what_tries_less_than_the_standard_is_said(measured, sections, protocol, weaker):
     members = sections()["protocol"]["members"]
     stated = {"name": protocol, "members": members, "digest": protocol_digest(protocol, members)}
-    text = render_card(*measured(protocol=stated), SHA256)
+    text = render_card(*measured(protocol=stated), SHA256, LICENCE)
     assert (f"`{protocol}` tries less than `aa-standard`" in text) is weaker
 
 
 def test_card_with_two_evaluations(measured):
     made, first = measured()
     _, second = measured(threat_model="linf:1/20", passes={"forward": 1, "backward": 1})
-    text = render_card(made, [first, second], SHA256)
+    text = render_card(made, [first, second], SHA256, LICENCE)
     assert lint_card(text, made, [first, second]) == []
     assert [row[0] for row in rows_of(text)[:5]][2:] == [
         "clean",
@@ -200,7 +204,7 @@ def test_card_with_two_evaluations(measured):
         "**robust**, L∞ 1/20",
     ]
     assert len(Claim.from_card(text)) == 2
-    less = render_card(made, first, SHA256)
+    less = render_card(made, first, SHA256, LICENCE)
     for card, documents in ((less, [first, second]), (text, first)):
         (problem,) = lint_card(card, made, documents)
         assert re.search(r"the metadata\b.*(should|follow)", problem)
@@ -209,7 +213,7 @@ def test_card_with_two_evaluations(measured):
 def test_card_of_a_changed_recipe(measured, sections):
     changed = recipe(NAME, {"trh_lambda": "1e-4"})
     evidence = Evidence.build(**sections(name=changed.name))
-    text = render_card(changed, evidence, SHA256)
+    text = render_card(changed, evidence, SHA256, LICENCE)
     assert lint_card(text, changed, evidence) == []
     assert "deepspeed training/train.py recipe.json" in text
     # Without its recipe nothing says what the name stands for.
@@ -219,13 +223,24 @@ def test_card_of_a_changed_recipe(measured, sections):
 def test_render_refuses_evidence_of_something_else(measured):
     made, evidence = measured()
     with pytest.raises(CardError, match="at_base"):
-        render_card(recipe("vit_micro2.digits_linf.at_base"), evidence, SHA256)
+        render_card(recipe("vit_micro2.digits_linf.at_base"), evidence, SHA256, LICENCE)
     with pytest.raises(CardError, match="e" * 64):
-        render_card(made, evidence, "e" * 64)
+        render_card(made, evidence, "e" * 64, LICENCE)
     with pytest.raises(CardError, match="64 lower-case hex digits"):
-        render_card(made, evidence, "C" * 64)
+        render_card(made, evidence, "C" * 64, LICENCE)
     with pytest.raises(CardError, match="no evidence"):
-        render_card(made, [], SHA256)
+        render_card(made, [], SHA256, LICENCE)
+
+
+def test_no_licence_is_assumed(measured):
+    with pytest.raises(TypeError, match="license"):
+        render_card(*measured(), SHA256)
+    text = render_card(*measured(), SHA256, "unknown")
+    assert "license: unknown" in text and "their author has not licensed them" in text
+    unlicensed = text.replace("license: unknown\n", "")
+    assert "metadata lacks license" in lint_card(unlicensed)
+    made, evidence = measured()
+    assert any("should" in problem for problem in lint_card(unlicensed, made, evidence))
 
 
 TAMPERED = [

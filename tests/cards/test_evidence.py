@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from robustzoo.cards import BrokenBy, Claim, Evidence, EvidenceError, lint_card, render_card
+from robustzoo.cards.evidence import EvidenceShard
 from robustzoo.cards.evidence_rules import schema
 from robustzoo.cards.holdings import all_evidence
 from robustzoo.registry import recipe as named_recipe
@@ -284,16 +285,18 @@ def _shard(sections, index: int, count: int) -> Evidence:
 
 def test_a_shard_is_no_result(sections, evidence, tmp_path):
     shard = _shard(sections, 2, 3)
-    assert shard.is_shard and not evidence.is_shard
+    assert isinstance(shard, EvidenceShard) and not isinstance(evidence, EvidenceShard)
     assert [s["id"] for s in shard.doc["samples"]] == [3, 12, 21]
     assert shard.doc["dataset"] == evidence.doc["dataset"] and shard.key() != evidence.key()
     words = "shard 2 of 3, a part of an evaluation and no result; merge .*robustzoo evidence merge"
     with pytest.raises(EvidenceError, match=words):
         Claim.from_evidence(shard)
-    (problem,) = lint_card(render_card(named_recipe(NAME), evidence, "c" * 64), named_recipe(NAME), shard)
+    (problem,) = lint_card(
+        render_card(named_recipe(NAME), evidence, "c" * 64, "apache-2.0"), named_recipe(NAME), shard
+    )
     assert "a part of an evaluation" in problem
     with pytest.raises(EvidenceError, match=words):
-        render_card(named_recipe(NAME), shard, "c" * 64)
+        render_card(named_recipe(NAME), shard, "c" * 64, "apache-2.0")
     shard.save(tmp_path / "evidence" / "e.json")
     with pytest.raises(EvidenceError, match=f"{words}.*e.json"):
         all_evidence(tmp_path)

@@ -13,6 +13,7 @@ from robustzoo.cards.metadata import read_block
 from robustzoo.registry import recipe
 
 NAME = "vit_micro2.digits_linf.trades_trh"
+LICENCE = "apache-2.0"
 SHA256 = "c" * 64
 
 
@@ -52,7 +53,7 @@ def test_a_single_evaluation_and_other_terms_have_none(pair, sections):
 
 
 def test_a_card_states_it_in_text_and_metadata_and_claims_no_more(pair):
-    text = render_card(recipe(NAME), pair, SHA256)
+    text = render_card(recipe(NAME), pair, SHA256, LICENCE)
     assert "**Best known robust accuracy** at L∞ 1/10 on these images (digits test, all): 3 of 10" in text
     assert "compare it with no AutoAttack result" in " ".join(text.split())
     (stated,) = read_block(text)["robustzoo"]["best_known"]
@@ -61,4 +62,4 @@ def test_a_card_states_it_in_text_and_metadata_and_claims_no_more(pair):
     assert lint_card(text, recipe(NAME), pair) == []
     edited = text.replace(": 3 of 10", ": 4 of 10")
     assert any("not what recipe and evidence give" in p for p in lint_card(edited, recipe(NAME), pair))
-    assert "best_known" not in render_card(recipe(NAME), pair[0], SHA256)
+    assert "best_known" not in render_card(recipe(NAME), pair[0], SHA256, LICENCE)

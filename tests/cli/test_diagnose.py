@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from robustzoo.cli import group
-from robustzoo.cli.diagnose import _load
+from robustzoo.cli.points import load_points
 from robustzoo.data import load_dataset
 
 MODEL = "vit_micro2.digits_linf.at_trh"
@@ -194,7 +194,7 @@ def test_images_of_ones_own_are_taken_as_by_evaluate(two_classes, command):
 def test_a_few_images_of_class_folders_are_not_all_of_the_first_class(two_classes):
     chosen = {"data": f"folder:{two_classes}", "data_root": None}
     chosen |= dict.fromkeys(("resize", "crop", "interpolation", "classes"))
-    _, points, total = _load(MODEL, chosen, None, 12, 0)
+    _, points, total = load_points(MODEL, chosen, None, 12, 0)
     assert total == 24 and len(points.y) == 12 and set(points.y.tolist()) == {0, 1}
 
 

@@ -193,3 +193,17 @@ def test_the_folder_of_a_training_is_told_from_its_model(tmp_path):
             [*COMMAND, command[0], str(tmp_path / "run"), *command[1:]], capture_output=True, text=True
         )
         assert done.returncode == 2 and f"name {tmp_path / 'run' / 'model'}" in done.stderr
+
+
+def test_help_and_completion_say_what_each_command_says_of_itself_without_torch():
+    context = group.make_context("robustzoo", [], resilient_parsing=True)
+    offered = {item.value: item.help for item in group.shell_complete(context, "")}
+    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    assert offered == {name: command.get_short_help_str(1000) for name, command in commands.items()}
+    assert [item.value for item in group.shell_complete(context, "ver")] == ["verify"]
+    code = (
+        "import sys; from click.testing import CliRunner; from robustzoo.cli import group; "
+        "assert 'Attack MODEL' in CliRunner().invoke(group, ['--help']).output; "
+        "assert not {'torch', 'huggingface_hub'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

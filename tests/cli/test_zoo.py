@@ -202,7 +202,7 @@ def test_what_nobody_foresaw_ends_with_2_and_one_line(ended, monkeypatch, argume
     def fail(*_, **__):
         raise error
 
-    where = "robustzoo.hub.load.verify"
+    where = "robustzoo.verify"
     if arguments[0] == "verify":
         monkeypatch.setattr(where, fail)
     else:

@@ -13,6 +13,7 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import robustzoo
 from robustzoo.attacks.protocols import protocol
 from robustzoo.cards import Claim, Evidence, Witnesses, lint_card, render_card
 from robustzoo.data import DataError, load_dataset
@@ -236,7 +237,7 @@ def test_weights_that_are_not_the_published_ones_never_carry_the_registry_name_a
     assert found.doc["model"] == {"name": f"{model.name} (weights {sha256[:12]})", "sha256": sha256}
     assert find_entry(found.doc["model"]["name"]) is None
     # A card of the folder is still about its recipe, and its owner may call it something else.
-    text = render_card(model.recipe, found, sha256)
+    text = render_card(model.recipe, found, sha256, "apache-2.0")
     assert lint_card(text, model.recipe, found) == [] and Claim.from_card(text)[0].model_name == model.name
     assert evaluate(model, "digits", EPS, "pgd-2", n=5, name="mine", progress=False).doc["model"] == {
         "name": "mine",
@@ -288,3 +289,22 @@ def test_square_finding_what_gradients_missed_is_flagged(evidence):
     assert "gradients may be masked" in report(Evidence(doc))
     doc["counts"]["broken_by"] = {"apgd-ce": 33}
     assert "masked" not in report(Evidence(doc))
+
+
+def test_points_fool_the_model_within_the_ball_and_agree_with_the_evaluation(linear):
+    x = torch.rand(30, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        y = linear(x).argmax(1)
+    y[0] = (y[0] + 1) % 10  # wrong before any attack
+    images, succeeded = robustzoo.attack(linear, x, y, "linf:1/40", "apgd-ce")
+    evidence = robustzoo.evaluate(linear, (x, y), "linf:1/40", "apgd-ce", progress=False)
+    assert 1 < succeeded.sum() < 30 and float(evidence) == int((~succeeded).sum()) / 30
+    assert (images - x).abs().max() <= 1 / 40 + 1e-6 and images.min() >= 0 and images.max() <= 1
+    with torch.no_grad():
+        assert torch.equal(linear(images).argmax(1) != y, succeeded)
+    assert torch.equal(images[0], x[0]) and succeeded[0] and torch.equal(images[~succeeded], x[~succeeded])
+    # one line each, and the numbers themselves
+    assert len(str(evidence).splitlines()) == 1 and str(evidence) == repr(evidence)
+    assert float(evidence.clean_accuracy) == evidence.clean_accuracy.value == 29 / 30
+    assert "robust accuracy" in robustzoo.report(evidence)
+    assert robustzoo.compare([evidence], [Evidence(evidence.doc)])

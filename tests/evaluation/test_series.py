@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.series import (
     CrossNorm,
+    Curve,
     evaluate_curve,
     evaluate_on_rank,
     evaluate_threat_models,
@@ -154,25 +154,16 @@ def test_shards_of_a_curve_are_merged_point_by_point(linear, curve, tmp_path):
     assert not whole.text().startswith("PART")
 
 
-def test_a_long_epsilon_keeps_its_column_apart(curve):
-    point = SimpleNamespace(
-        **{n: getattr(curve.points[0], n) for n in ("doc", "clean_accuracy", "robust_accuracy")}
-    )
-    point.threat_model = SimpleNamespace(norm="linf", epsilon_text="0.33333333333333")
-    lines = type(curve).text(SimpleNamespace(points=(point,))).splitlines()
-    assert lines[1].index("accuracy") == len("0.33333333333333") + 2
-    assert lines[3].startswith("0.33333333333333  ")
-
-
-def test_a_long_threat_model_keeps_its_column_apart(curve):
-    point = SimpleNamespace(
-        **{n: getattr(curve.points[0], n) for n in ("doc", "clean_accuracy", "robust_accuracy")}
-    )
-    point.threat_model = "linf:0.0313725490196"
-    table = SimpleNamespace(evidence=(point,), union=point.robust_accuracy)
-    lines = CrossNorm.text(table).splitlines()
-    assert lines[1].index("accuracy") == len("linf:0.0313725490196") + 2
-    assert lines[3] == f"linf:0.0313725490196  {point.robust_accuracy}"
+def test_a_long_first_column_keeps_its_distance(curve):
+    long = {"norm": "linf", "epsilon": "0.33333333333333"}
+    point = Evidence({**curve.points[0].doc, "threat_model": long})
+    for table, name in (
+        (Curve((point,)), point.threat_model.epsilon_text),
+        (CrossNorm((point,)), str(point.threat_model)),
+    ):
+        lines = table.text().splitlines()
+        assert lines[1].index("accuracy") == len(name) + 2
+        assert lines[3] == f"{name}  {point.robust_accuracy}"
 
 
 def test_the_table_of_a_curve_names_every_epsilon(curve):

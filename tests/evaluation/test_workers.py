@@ -24,6 +24,7 @@ from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.engine import Work
 from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.ledger import Ledger
+from robustzoo.evaluation.prepare import ask, prepare
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.workers import attacked, device_of_worker, run_in_workers
 from robustzoo.registry import ThreatModel
@@ -299,5 +300,6 @@ def test_images_may_be_attacked_outside_of_an_evaluation(linear):
         labels = linear(X).argmax(1)
     labels[3] = (labels[3] + 1) % 10
     tiny = ThreatModel.parse("linf:1/99999")
-    few = replace(work(), dataset=TensorSource(X, labels, num_classes=10), threat_model=tiny)
-    assert attacked(linear, few, [6, 3, 1], 1, Reporter(False))[0] == [1, 6]
+    few = TensorSource(X, labels, num_classes=10)
+    with prepare(linear, few, ask(linear, tiny, "apgd-ce")) as ready:
+        assert attacked(ready.sized(3), [6, 3, 1], 1, Reporter(False))[0] == [1, 6]

@@ -31,5 +31,5 @@ def forge_folder(folder: Path, shift: int, *, keep_evidence: bool = False) -> No
         sha256 = cut.save(file)
         forged.doc["witnesses"] = {"file": file.name, "sha256": sha256, "count": len(cut)}
         forged.save(path)
-    text = render_card(read_recipe(folder), forged, forged.doc["model"]["sha256"])
+    text = render_card(read_recipe(folder), forged, forged.doc["model"]["sha256"], "apache-2.0")
     (folder / "README.md").write_text(text, encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,7 +103,9 @@ def test_survivors_of_the_tier_contain_all_that_the_protocol_leaves(linear):
     with prepare(linear, "digits", asked) as ready:
         ready = ready.sized(32)
         both = ready.work, FirstTier(**vars(ready.work))
-        robust, survivors = (set(attacked(linear, w, range(32), 1, Reporter(False))[0]) for w in both)
+        robust, survivors = (
+            set(attacked(replace(ready, work=w), range(32), 1, Reporter(False))[0]) for w in both
+        )
         assert len(robust) > 0 and robust <= survivors
         found = spot(ready, Bounds(len(robust), len(robust)), 1, Reporter(False))
     assert found.survivors == len(survivors)

@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from robustzoo import models
 from robustzoo.cards import CardError, Evidence, EvidenceError, Witnesses, render_card
 from robustzoo.cards.evidence_rules import protocol_digest
 from robustzoo.errors import RobustzooError
+from robustzoo.evaluation import prepare
 from robustzoo.models.folder import read_recipe
 from robustzoo.models.pixel_model import PixelModel
-from robustzoo.registry import recipe
+from robustzoo.registry import digests, recipe
 from robustzoo.verification.verify import verify
 
 NAME = "vit_micro2.digits_linf.at_base"
@@ -57,7 +59,7 @@ def rebuilt(evidence: Evidence, samples: list[dict], **changes) -> Evidence:
 
 
 def write_card(folder: Path, evidence: Evidence) -> None:
-    text = render_card(recipe(NAME), evidence, evidence.doc["model"]["sha256"])
+    text = render_card(recipe(NAME), evidence, evidence.doc["model"]["sha256"], "apache-2.0")
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 
@@ -113,6 +115,27 @@ def forge(folder: Path) -> Evidence:
     store_witnesses(folder, forged, keep(witnesses, ~np.isin(witnesses.ids, ids)))
     write_card(folder, forged)
     return forged
+
+
+@pytest.mark.parametrize("mode", ["replay", "spot", "full"])
+def test_a_verification_makes_the_model_ready_once_and_hashes_its_weights_once(published, monkeypatch, mode):
+    hashed, made_ready = [], []
+    honest, once = digests.sha256_file, prepare.prepare
+
+    def counted(path):
+        hashed.append(Path(path).name)
+        return honest(path)
+
+    def counted_ready(*arguments, **options):
+        made_ready.append(arguments)
+        return once(*arguments, **options)
+
+    for module in (digests, prepare, models.folder):
+        monkeypatch.setattr(module, "sha256_file", counted)
+    monkeypatch.setattr("robustzoo.verification.verify.prepare", counted_ready)
+    monkeypatch.setattr(prepare, "state_digest", lambda model: pytest.fail("hashed in memory"))
+    assert run(published, mode).exit_code == 0
+    assert hashed.count("model.safetensors") == 1 and len(made_ready) == 1
 
 
 def test_card_evidence_and_witnesses_forged_together(folder):
@@ -240,7 +263,9 @@ def test_a_source_in_the_folder_is_no_place_for_claims(folder):
     claim("proved optimal at 99.9 % robust accuracy")
     assert run(folder).outcome == "consistent", "the card has the registry's source, not the folder's"
     evidence = evidence_of(folder)
-    assert "99.9" not in render_card(read_recipe(folder), evidence, evidence.doc["model"]["sha256"])
+    assert "99.9" not in render_card(
+        read_recipe(folder), evidence, evidence.doc["model"]["sha256"], "apache-2.0"
+    )
     claim("ours |\n\n**Robust accuracy is 99.9 %**")
     with pytest.raises(RobustzooError, match="one line"):
         run(folder)
@@ -263,7 +288,7 @@ def test_the_cards_licence_is_that_of_the_folder(folder):
 def test_other_weights_of_a_published_name_are_not_called_by_it(folder, stated):
     sha256 = evidence_of(folder).doc["model"]["sha256"]
     name = f"{NAME} (weights {sha256[:12]})"
-    text = render_card(recipe(NAME), evidence_of(folder), sha256, name=stated or name)
+    text = render_card(recipe(NAME), evidence_of(folder), sha256, "apache-2.0", name=stated or name)
     (folder / "README.md").write_text(text)
     report = run(folder)
     assert report.text().startswith(f"{name}: CONSISTENT")
@@ -495,7 +520,7 @@ def test_every_claim_of_a_card_is_checked_and_the_gravest_decides(folder):
     first = evidence_of(folder)
     second = robuster(first, 0)[0]
     second.doc["threat_model"]["epsilon"] = "1/50"
-    text = render_card(recipe(NAME), [first, second], first.doc["model"]["sha256"])
+    text = render_card(recipe(NAME), [first, second], first.doc["model"]["sha256"], "apache-2.0")
     (folder / "README.md").write_text(text)
     report = run(folder)
     assert [claim.outcome for claim in report.claims] == ["consistent", "not comparable"]

@@ -48,7 +48,7 @@ def run_sweep(
     known = [stored_result(run) for run in runs]  # refused before hours are spent
 
     # Only here, and before any training: they load torch and matplotlib, and bad arguments are told at once.
-    from robustzoo.studies.lambda_sweep.sweep_results import COLUMNS, draw, measure
+    from robustzoo.studies.lambda_sweep import sweep_results
 
     rows = []
     for number, (run, row) in enumerate(zip(runs, known, strict=True), 1):
@@ -57,14 +57,14 @@ def run_sweep(
             say(f"{label}: training {run.recipe().total_steps:,} steps (log: {run.log})")
             train(run, trainer)
             say(f"{label}: measuring on the held-out images")
-            row = measure(run.folder / "model", seed=run.seed)
+            row = sweep_results.measure(run.folder / "model", seed=run.seed)
             document = {**run.identity(), "row": row}
             write_text(run.result, json.dumps(document, indent=1) + "\n")
         row = {"loss": run.loss, "lambda": run.trh_lambda, **row}
         say(f"{label}: apgd-ce {row['apgd_ce_percent']:.1f} %, clean {row['clean_percent']:.1f} %")
         rows.append(row)
-    write_csv(out / TABLE, COLUMNS, rows)
-    draw(out / FIGURE, rows)
+    write_csv(out / TABLE, sweep_results.COLUMNS, rows)
+    sweep_results.draw(out / FIGURE, rows)
     return rows
 
 
