@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from robustzoo import keyed_noise
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.pgd import at_least_float32, pgd, uniform_start
-from robustzoo.models.batch_norm import features_apart, kept_buffers
+from robustzoo.models.batch_norm import apart, kept_buffers
 from robustzoo.objectives import trace_of_hessian
 from robustzoo.objectives.lambda_schedules import SCHEDULES
 from robustzoo.objectives.losses import cross_entropy, kl_divergence, log_softmax, smoothed
@@ -173,7 +173,7 @@ class Objective:
         images = torch.cat((x.to(x_adv.dtype), x_adv)) if paired else x_adv
         # Its release climbs on a copy of the network: running statistics learn nothing of this pass.
         with kept_buffers(model):
-            logits = model.head(features_apart(model, images, 2 if paired else 1))
+            logits = apart(model, model, images, 2 if paired else 1)
             g, ga = logits.chunk(2) if paired else (None, logits)
             loss = LOSSES[self.recipe.loss](self.recipe, g, ga, self._targets(y), s2o=False)["robust"]
             return parameters, list(torch.autograd.grad(loss, parameters, materialize_grads=True))

@@ -167,6 +167,9 @@ def initial_model(plan: Plan, data: TrainingData, done: int) -> tuple[PixelModel
     recipe = data.recipe
     torch.manual_seed(plan.flags.seed)
     model = pixel_model(recipe)
+    model.check_head()
+    if Objective(recipe).has_trh:
+        _ = model.head  # refuses a network without a linear one
     model.validate_pixels = False  # data, augmentation and attacks keep to [0, 1]
     if done:
         return model, "a checkpoint"

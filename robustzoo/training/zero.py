@@ -16,12 +16,12 @@ from deepspeed.utils import logger as deepspeed_logger
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from robustzoo.models.architectures import parameter_count
 from robustzoo.models.batch_norm import stored_buffers
 from robustzoo.models.pixel_model import FeaturesAndLogits, PixelModel
 from robustzoo.objectives.objective import Objective
 from robustzoo.objectives.weight_averaging import WeightAverage
 from robustzoo.registry import Recipe
-from robustzoo.registry.catalog import ARCHITECTURES
 from robustzoo.training.checkpoints import averages_file
 from robustzoo.training.launch import Launch
 
@@ -40,9 +40,7 @@ def config(recipe: Recipe, launch: Launch) -> dict[str, Any]:
     `schedule.learning_rate` sets at every step. Clipping is by global norm, 0 meaning none. `fp16` and `bf16`
     stay off in every precision: they would store the weights in 16 bits, ours are float32 (see `passes`).
     """
-    architecture = ARCHITECTURES[recipe.architecture]
-    parameters = architecture.parameter_count(recipe.image_size, recipe.num_classes, recipe.patch_stride)
-    bucket = min(max(parameters // 4, _SMALLEST_BUCKET), _LARGEST_BUCKET)
+    bucket = min(max(parameter_count(recipe) // 4, _SMALLEST_BUCKET), _LARGEST_BUCKET)
     partition: dict[str, Any] = {
         "stage": launch.zero_stage,
         "reduce_bucket_size": bucket,
