@@ -108,6 +108,9 @@ class Values:
     threat_model: ThreatModel = _value("norm and radius trained against, pixels in [0, 1]")  # noqa: RUF009
     loss: str = _value("robust loss", fixed=True, open=True)
     defences: tuple[str, ...] = _value("modifiers of the loss", fixed=True, open=True)
+    package_args: Arguments | None = _value(  # noqa: RUF009
+        "arguments of what other packages bring, by PACKAGE:NAME", later=True
+    )
     image_size: int = _value("height and width in pixels", low=1, fixed=True)
     channels: int = _value("image channels", low=1, fixed=True)
     num_classes: int = _value("classes", low=2, fixed=True)
@@ -133,7 +136,7 @@ class Values:
     )
     batch_size: int = _value("images in one optimizer step, over all ranks", low=1, high=_MANY)
     warmup_steps: int = _value("steps of linear learning-rate warm-up", low=0, high=_MANY)
-    optimizer: str = _value("optimizer; weight decay is coupled in both", choices=("sgd", "adam"))
+    optimizer: str = _value("optimizer; weight decay is coupled in both", choices=("sgd", "adam"), open=True)
     base_lr: float = _value("learning rate after warm-up", above=0)
     momentum: float = _value("momentum of sgd, first beta of adam", low=0, below=1)
     lr_schedule: str = _value("decay to 0 after warm-up", choices=("cosine", "linear", "multistep"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS
-from robustzoo.registry.outside import TIMM, is_outside
+from robustzoo.registry.outside import TIMM, is_outside, of_packages
 
 Rule = tuple[bool, str]  # (broken, message with {field} places)
 
@@ -34,6 +34,7 @@ def check_together(values: Mapping[str, Any]) -> None:
         *_schedule_rules(values),
         *_image_rules(values),
         *_network_rules(values),
+        *_package_rules(values),
         *_data_rules(values),
         *_threat_rules(values),
         *_loss_rules(values),
@@ -159,6 +160,22 @@ def _network_rules(values: Mapping[str, Any]) -> list[Rule]:
             any(name in arguments for name in _SAID_ELSEWHERE),
             f"model_args {{model_args}} may not have {', '.join(_SAID_ELSEWHERE)}: the channels and the size "
             "of the images are the dataset's, the rate of drop path is that of drop_path",
+        ),
+    ]
+
+
+def _package_rules(values: Mapping[str, Any]) -> list[Rule]:
+    named = [key for _, key in of_packages(values)]
+    arguments = values["package_args"] or {}
+    return [
+        (
+            any(key not in named or not isinstance(arguments[key], dict) for key in arguments),
+            "package_args {package_args} are not an object of keyword arguments for each PACKAGE:NAME of the "
+            f"recipe, which names {' and '.join(named) or 'none'}",
+        ),
+        (
+            len(set(values["defences"])) < len(values["defences"]),
+            "defences {defences} repeats one: keep each once",
         ),
     ]
 
