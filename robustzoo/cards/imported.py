@@ -12,25 +12,17 @@ from typing import Any
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.digests import json_digest
+from robustzoo.registry.outside import REFUSED, TIMM, is_plain
 from robustzoo.registry.recipes import Recipe
 from robustzoo.registry.threat_model import ThreatModel
 from robustzoo.streams import is_one_line
 
 PREFIX = "import:"  # of the name: no name of the registry has a colon without being a package's
-TIMM, PYTHON = "timm:", "python:"
+PYTHON = "python:"
 _NAME = re.compile(r"import:[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _FILE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\.py", re.ASCII)
 _SHA256 = re.compile("[0-9a-f]{64}")
 _SPDX = re.compile("[a-z0-9][a-z0-9.+-]*")
-# Of timm's create_model: what would fetch or read other files than the folder's own.
-_REFUSED = {
-    "pretrained",
-    "pretrained_cfg",
-    "pretrained_cfg_overlay",
-    "checkpoint_path",
-    "cache_dir",
-    "num_classes",
-}
 _LONGEST = 1000  # characters
 
 
@@ -99,10 +91,10 @@ class Imported:
             ),
             (
                 "model_args",
-                _is_plain(self.model_args)
-                and not _REFUSED & self.model_args.keys()
+                is_plain(self.model_args)
+                and not {*REFUSED} & self.model_args.keys()
                 and not (code and self.model_args),
-                f"an object of timm's keyword arguments without {', '.join(sorted(_REFUSED))}",
+                f"an object of timm's keyword arguments without {', '.join(REFUSED)}",
             ),
             ("code_file", not code or _matches(_FILE, self.code_file), "the name of a file of Python"),
             (
@@ -164,15 +156,6 @@ def _whole(value: Any, least: int, most: int) -> bool:
 
 def _line(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= _LONGEST and is_one_line(value)
-
-
-def _is_plain(value: Any) -> bool:
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        return False
-    try:
-        return len(json.dumps(value, allow_nan=False)) <= _LONGEST
-    except (TypeError, ValueError, RecursionError):
-        return False
 
 
 def method_tags(described: Recipe | Imported) -> list[str]:

@@ -16,6 +16,8 @@ from robustzoo.cards.metadata import timm_tags
 from robustzoo.cards.signs import masking_signs
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES
 from robustzoo.registry.describe import changes, training_command
+from robustzoo.registry.fields import value_text
+from robustzoo.registry.outside import TIMM, is_outside, of_packages
 from robustzoo.registry.recipes import Recipe
 from robustzoo.registry.rules import DDPM_IMAGES, generated_images
 from robustzoo.registry.threat_model import ThreatModel
@@ -46,19 +48,35 @@ def threat(threat_model: ThreatModel) -> str:
 
 def summary(recipe: Recipe) -> str:
     """What the model is, in one paragraph."""
-    architecture, dataset = ARCHITECTURES[recipe.architecture], DATASETS[recipe.dataset]
-    parameters = architecture.parameter_count(recipe.image_size, recipe.num_classes, recipe.patch_stride)
-    method = ", with ".join([LOSSES[recipe.loss].title, *(DEFENCES[key].title for key in recipe.defences)])
+    dataset = DATASETS[recipe.dataset]
+    method = ", with ".join(map(_title, (recipe.loss, *recipe.defences)))
     return (
         "An image classifier trained to keep its answer under every perturbation of at most "
         f"**{threat(recipe.threat_model)}**, pixels in [0, 1].\n\n"
-        f"- Network: {architecture.title}; {parameters:,} parameters.\n"
+        f"- Network: {_network(recipe)}.\n"
         f"- Images: {dataset.title}; {recipe.num_classes:,} classes, "
         f"{recipe.image_size} x {recipe.image_size} pixels, {_plural(recipe.channels, 'channel')}.\n"
         f"- Method: {method}.\n\n"
         "Part of robustzoo, a zoo of robust models whose numbers anyone can check again: each number below "
         "is a count of images, and the verdict on every single image is in `evidence/`." + _changed(recipe)
     )
+
+
+def _network(recipe: Recipe) -> str:
+    if recipe.architecture.startswith(TIMM):
+        arguments = f" with `{value_text(recipe.model_args)}`" if recipe.model_args else ""
+        return f"`{recipe.architecture.removeprefix(TIMM)}` of timm{arguments}"
+    row = ARCHITECTURES[recipe.architecture]
+    parameters = row.parameter_count(recipe.image_size, recipe.num_classes, recipe.patch_stride)
+    return f"{row.title}; {parameters:,} parameters"
+
+
+def _title(key: str) -> str:
+    """What a loss or defence is, in words."""
+    if is_outside(key):
+        package, _, name = key.partition(":")
+        return f"`{name}` of the package `{package}`"
+    return (LOSSES | DEFENCES)[key].title
 
 
 def _changed(recipe: Recipe) -> str:
@@ -173,6 +191,8 @@ def training(recipe: Recipe) -> str:
     changed = recipe.name != recipe.base_name
     what = "recipe.json" if changed else recipe.name
     note = " `recipe.json` is the value of `robustzoo.recipe` in `config.json`." if changed else ""
+    if packages := sorted({key.partition(":")[0] for _, key in of_packages(recipe.science)}):
+        note += f" It runs code of {' and '.join(f'`{name}`' for name in packages)}: install that too."
     return (
         "```bash\n"
         f"{training_command(recipe, what)}\n"

@@ -16,6 +16,7 @@ from robustzoo.models.pixel_model import FeaturesAndLogits, PixelModel
 from robustzoo.objectives import trace_of_hessian
 from robustzoo.objectives.objective import Objective
 from robustzoo.registry import Recipe
+from robustzoo.registry.outside import of_packages
 from robustzoo.registry.recipes import changed_name, science_digest
 
 
@@ -118,6 +119,11 @@ def square_norm(model: PixelModel) -> float:
 def _recipe(model: PixelModel) -> Recipe:
     if model.recipe is None:
         raise RobustzooError("the model has no recipe, so its loss is unknown; load it by name or folder")
+    if brought := of_packages(model.recipe.science):
+        raise RobustzooError(
+            f"{model.name} was trained with {brought[0][1]}, and code of packages runs in training alone; "
+            "diagnose a model whose loss and defences are the catalog's"
+        )
     if model.training:
         raise RobustzooError("the model is in training mode; call model.eval() first")
     return model.recipe

@@ -15,8 +15,7 @@ from robustzoo.cards.metadata import LARGEST_CARD
 from robustzoo.errors import RobustzooError
 from robustzoo.leaderboard.page import size_of
 from robustzoo.leaderboard.picture import Point
-from robustzoo.leaderboard.rows import method_of
-from robustzoo.registry.catalog import ARCHITECTURES
+from robustzoo.leaderboard.rows import method_of, parameters_of
 from robustzoo.registry.entries import Entry
 from robustzoo.registry.recipes import Recipe
 from robustzoo.untrusted_files import read_text
@@ -42,9 +41,7 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        r = self.recipe
-        stride = getattr(r, "patch_stride", None)
-        return ARCHITECTURES[r.architecture].parameter_count(r.image_size, r.num_classes, stride)
+        return parameters_of(self.recipe, self.folder) or 0
 
     @property
     def page(self) -> str:

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from math import prod
+from pathlib import Path
 from typing import Any
 
 from robustzoo.cards.evidence import Evidence, EvidenceError
 from robustzoo.cards.evidence_rules import images_problem
 from robustzoo.cards.holdings import main_evidence
+from robustzoo.cards.imported import Imported
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, THREATS
@@ -18,10 +21,13 @@ from robustzoo.registry.entries import Entry, Weights, pin_problem, read_lock
 from robustzoo.registry.lookup import list_models
 from robustzoo.registry.names import all_names, parse
 from robustzoo.registry.packages import brought
+from robustzoo.registry.recipes import Recipe
 from robustzoo.registry.threat_model import NORMS, ThreatModel
 from robustzoo.streams import one_line
+from robustzoo.untrusted_files import safetensors_header
 from robustzoo.verification.records import Record, read_records
 
+_COUNTED_OUT = ("running_mean", "running_var", "num_batches_tracked")  # batch norm's, no parameters
 SORTS = ("name", "robust", "clean", "parameters")
 
 
@@ -32,7 +38,7 @@ class Row:
     Attributes:
         recipe: the name of its recipe, which differs from `name` for a model of another package.
         method: the last part of the recipe's name, with the digest of a changed recipe.
-        parameters: of its network, class head included.
+        parameters: of its network, class head included; None where neither catalog nor weights tell.
         evidence: the main one; None where there are no weights, or nothing that is its own: `problem` says
             why.
         records: verifications that were recorded beside the weights, newest first.
@@ -45,7 +51,7 @@ class Row:
     threat_model: ThreatModel
     loss: str
     method: str
-    parameters: int
+    parameters: int | None
     weights: Weights | None = None
     evidence: Evidence | None = None
     problem: str | None = None
@@ -95,30 +101,43 @@ def row(name: str, locked: dict[str, Weights] | None = None, others: dict[str, E
     """
     locked, others = read_lock() if locked is None else locked, brought() if others is None else others
     if name in others:
-        made, weights = others[name].recipe.name, others[name].weights
-        threat_model = others[name].recipe.threat_model
+        theirs, weights = others[name].recipe, others[name].weights
+        made, threat_model, architecture = theirs.name, theirs.threat_model, theirs.architecture
+        parameters = parameters_of(theirs, weights and weights.folder)
     else:
         made, weights, threat_model = name, locked.get(name), None
+        of_name = parse(name.partition("+")[0])
+        architecture, dataset = of_name.architecture, DATASETS[of_name.dataset]
+        parameters = ARCHITECTURES[architecture].parameter_count(dataset.image_size, dataset.num_classes)
     parsed = parse(made.partition("+")[0])
-    dataset = DATASETS[parsed.dataset]
     evidence, problem = (None, None) if weights is None else stated(made, weights)
     records = read_records(weights.folder, weights.sha256) if weights and weights.folder else ()
     return Row(
         name=name,
         recipe=made,
-        architecture=parsed.architecture,
+        architecture=architecture,
         dataset=parsed.dataset,
         threat_model=threat_model or THREATS[parsed.dataset, parsed.norm],
         loss=parsed.loss,
         method=method_of(made),
-        parameters=ARCHITECTURES[parsed.architecture].parameter_count(
-            dataset.image_size, dataset.num_classes
-        ),
+        parameters=parameters,
         weights=weights,
         evidence=evidence,
         problem=problem,
         records=records,
     )
+
+
+def parameters_of(recipe: Recipe | Imported, folder: Path | None) -> int | None:
+    """Of the network: as the catalog knows it, or counted in the header of the weights in a folder."""
+    if recipe.architecture in ARCHITECTURES:
+        row, stride = ARCHITECTURES[recipe.architecture], getattr(recipe, "patch_stride", None)
+        return row.parameter_count(recipe.image_size, recipe.num_classes, stride)
+    file = None if folder is None else folder / "model.safetensors"
+    if file is None or not file.is_file():
+        return None
+    header = safetensors_header(file)
+    return sum(prod(shape) for name, (_, shape) in header.items() if not name.endswith(_COUNTED_OUT))
 
 
 def method_of(recipe_name: str) -> str:

@@ -1,4 +1,4 @@
-"""Catalog row -> timm network. The catalog holds the numbers; this file only hands them to timm."""
+"""Recipe -> timm network: that of a catalog's row, whose numbers this file hands on, or one of timm's own."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import robustzoo.models.small_networks  # noqa: F401 (all three register our net
 from robustzoo.errors import RobustzooError
 from robustzoo.registry import Recipe
 from robustzoo.registry.catalog import ARCHITECTURES, Network
+from robustzoo.registry.names import did_you_mean
+from robustzoo.registry.outside import TIMM
 
 
 def timm_name(architecture: str, image_size: int, patch_stride: int | None = None) -> str:
@@ -71,16 +73,53 @@ def build_network(
         return timm.create_model(name, num_classes=num_classes, **arguments)
 
 
+def network_of(recipe: Recipe) -> tuple[str, dict[str, object]]:
+    """Name of the timm entry point that builds a recipe's network, and its arguments as `timm_arguments`.
+
+    Raises:
+        RobustzooError: timm or the catalog has no such network, or not at this image size or stride.
+    """
+    architecture, size = recipe.architecture, recipe.image_size
+    if not architecture.startswith(TIMM):
+        stride = recipe.patch_stride
+        return timm_name(architecture, size, stride), timm_arguments(
+            architecture, size, recipe.channels, stride
+        )
+    name = architecture.removeprefix(TIMM)
+    if not timm.is_model(name):
+        raise RobustzooError(
+            f"timm {timm.__version__} has no network {name!r}: expected one of timm.list_models()."
+            f"{did_you_mean(name, timm.list_models())}"
+        )
+    stated = timm.models.get_pretrained_cfg(name)
+    # A network that is made for one size takes it as an argument.
+    size_of_images = {"img_size": size} if stated is not None and stated.fixed_input_size else {}
+    return name, {**size_of_images, **(recipe.model_args or {}), "in_chans": recipe.channels}
+
+
 def build_for(recipe: Recipe, *, device: str | None = None) -> nn.Module:
-    """The network of a recipe; as `build_network`."""
-    return build_network(
-        recipe.architecture,
-        recipe.image_size,
-        recipe.channels,
-        recipe.num_classes,
-        patch_stride=recipe.patch_stride,
-        device=device,
-    )
+    """The network of a recipe; as `build_network`.
+
+    Raises:
+        RobustzooError: as `network_of`, or timm refuses the arguments.
+    """
+    name, arguments = network_of(recipe)
+    try:
+        with torch.device(device) if device else nullcontext():
+            return timm.create_model(name, num_classes=recipe.num_classes, **arguments)
+    except Exception as error:  # of timm, whose networks refuse an argument in many ways
+        raise RobustzooError(
+            f"timm cannot make {name} with {arguments} for {recipe.num_classes} classes "
+            f"({type(error).__name__}: {error}): change model_args, or take another architecture"
+        ) from error
+
+
+def parameter_count(recipe: Recipe) -> int:
+    """Parameters of a recipe's network, class head included. Raises: RobustzooError as `build_for`."""
+    if recipe.architecture.startswith(TIMM):
+        return sum(weight.numel() for weight in build_for(recipe, device="meta").parameters())
+    row = ARCHITECTURES[recipe.architecture]
+    return row.parameter_count(recipe.image_size, recipe.num_classes, recipe.patch_stride)
 
 
 def _network(architecture: str, image_size: int, patch_stride: int | None) -> Network:

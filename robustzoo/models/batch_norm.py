@@ -7,7 +7,7 @@ and AWP, which call their network once for each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -35,14 +35,15 @@ def running_statistics(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in stored_buffers(model).items() if tensor.is_floating_point()}
 
 
-def features_apart(model: PixelModel, x: Tensor, parts: int) -> Tensor:
-    """Features (B, d) of x (B, C, H, W), with batch norm of each of so many equal parts by itself.
+def apart(model: PixelModel, function: Callable[[Tensor], Tensor], x: Tensor, parts: int) -> Tensor:
+    """What a function of the model, such as `model.features`, makes of x (B, C, H, W), with batch norm of
+    each of so many equal parts by itself.
 
     A network without batch norm takes all images at once, which is the same function of them.
     """
     if parts == 1 or not model.training or not batch_norms(model):
-        return model.features(x)
-    return torch.cat([model.features(part) for part in x.chunk(parts)])
+        return function(x)
+    return torch.cat([function(part) for part in x.chunk(parts)])
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch import nn
 
 from robustzoo.cards.imported import Imported
 from robustzoo.errors import RobustzooError
-from robustzoo.models.architectures import build_for, timm_arguments, timm_name
+from robustzoo.models.architectures import build_for, network_of
 from robustzoo.models.imported_networks import timm_part
 from robustzoo.models.weights import require_file
 from robustzoo.registry import Recipe
@@ -52,9 +52,10 @@ def timm_config(recipe: Recipe, network: nn.Module) -> dict[str, Any]:
     """
     channels, size = recipe.channels, recipe.image_size
     pool = getattr(network, "global_pool", None)
-    arguments = timm_arguments(recipe.architecture, size, channels, recipe.patch_stride)
+    name, arguments = network_of(recipe)
+    stated = network.pretrained_cfg
     return {
-        "architecture": timm_name(recipe.architecture, size, recipe.patch_stride),
+        "architecture": name,
         "num_classes": recipe.num_classes,
         "num_features": network.num_features,
         # A convolutional network of timm has a module there, and its default is its own.
@@ -64,16 +65,16 @@ def timm_config(recipe: Recipe, network: nn.Module) -> dict[str, Any]:
             "custom_load": False,
             "input_size": [channels, size, size],
             # Where it is true timm hands the size to the network: convolutions have no argument for it.
-            "fixed_input_size": network.pretrained_cfg["fixed_input_size"],
-            "interpolation": "bicubic",
-            "crop_pct": 1.0 if size < 64 else network.pretrained_cfg["crop_pct"],
+            "fixed_input_size": bool(stated.get("fixed_input_size")),
+            "interpolation": stated.get("interpolation") or "bicubic",
+            "crop_pct": 1.0 if size < 64 else stated.get("crop_pct") or 0.875,
             "crop_mode": "center",
             "mean": _per_channel(recipe.mean, channels),
             "std": _per_channel(recipe.std, channels),
             "num_classes": recipe.num_classes,
             "pool_size": None,
-            "first_conv": network.pretrained_cfg["first_conv"],
-            "classifier": network.pretrained_cfg["classifier"],
+            "first_conv": stated.get("first_conv"),
+            "classifier": stated.get("classifier"),
             "license": UNLICENSED,
         },
     }
@@ -188,6 +189,7 @@ def _compare(path: Path, found: dict[str, Any], expected: dict[str, Any], where:
     for key, value in expected.items():
         if key in _FREE_TEXT:
             continue
+        value = list(value) if isinstance(value, tuple) else value  # what JSON makes of it
         if key not in found:
             raise RobustzooError(f"{path}: {where}{key} is missing; expected {value!r}")
         if isinstance(value, dict) and isinstance(found[key], dict):

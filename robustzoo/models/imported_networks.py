@@ -16,9 +16,10 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from robustzoo.cards.imported import PYTHON, TIMM, Imported
+from robustzoo.cards.imported import PYTHON, Imported
 from robustzoo.errors import RobustzooError
 from robustzoo.models.timm_models import ForeignModel
+from robustzoo.registry.outside import TIMM
 from robustzoo.untrusted_files import read_bytes
 
 _FACTORY = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]+)")

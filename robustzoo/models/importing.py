@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robustzoo.cards.imported import PYTHON, TIMM, Imported
+from robustzoo.cards.imported import PYTHON, Imported
 from robustzoo.errors import RobustzooError
 from robustzoo.models.checkpoint_files import fitting, read_checkpoint
 from robustzoo.models.folder import write_imported
@@ -25,6 +25,7 @@ from robustzoo.models.imported_networks import (
 )
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.digests import sha256_file
+from robustzoo.registry.outside import TIMM
 from robustzoo.registry.threat_model import ThreatModel
 
 # What published classifiers of photographs are normalised by -> mean and std of the three channels.

@@ -19,7 +19,7 @@ from robustzoo.registry.catalog import UNPINNED
 from robustzoo.untrusted_files import refuse_pointer
 
 NEW_STD = 0.02  # truncated normal of a new head or projection, its bias zero; source: ours
-_STEM, _PROJECTION, _HEAD = "patch_embed.backbone.", "patch_embed.proj.", "head."
+_STEM, _PROJECTION, _HEAD = "patch_embed.backbone.", "patch_embed.proj.", "head."  # the last: or as timm says
 # What wrappers put before every name: DataParallel, torch.compile, Lightning and the like, PixelModel.
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "network.")
 
@@ -141,7 +141,12 @@ def _fill(
     expected = network.state_dict()
     weights, prefix = _unwrapped(weights)
     # float8 is a quantised weight, which means nothing without its scale.
-    other = [n for n, t in sorted(weights.items()) if not t.is_floating_point() or t.itemsize < 2]
+    counters = {name for name, tensor in expected.items() if not tensor.is_floating_point()}  # of batch norm
+    other = [
+        name
+        for name, tensor in sorted(weights.items())
+        if name not in counters and (not tensor.is_floating_point() or tensor.itemsize < 2)
+    ]
     _refuse(
         origin,
         [f"{n} holds {weights[n].dtype}, not floating-point numbers of 16 bits or more" for n in other],
@@ -153,7 +158,7 @@ def _fill(
             f"{origin} has no convolutional stem ({_STEM}*), which this hybrid needs: give a checkpoint of "
             "the whole hybrid, or timm:STEM+TRANSFORMER@REVISION+REVISION"
         )
-    head = {name for name in expected if name.startswith(_HEAD)}
+    head = {name for name in expected if name.startswith(_head(network))}
     fits = all(name in weights and weights[name].shape == expected[name].shape for name in head)
     made = {name for name in expected if new_projection and name.startswith(_PROJECTION)}
     made |= set() if fits else head
@@ -174,6 +179,12 @@ def _fill(
     words += ["with a new projection after the stem"] if new_projection else []
     words += ["class head included" if fits else f"with a new class head for {network.num_classes} classes"]
     return ", ".join([origin, *words])
+
+
+def _head(network: nn.Module) -> str:
+    """What the names of its class head begin with, as timm states it."""
+    stated = (getattr(network, "pretrained_cfg", None) or {}).get("classifier")
+    return f"{stated}." if isinstance(stated, str) else _HEAD
 
 
 def _unwrapped(weights: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from robustzoo import keyed_noise
 from robustzoo.errors import RobustzooError
 from robustzoo.models.architectures import build_for
-from robustzoo.models.batch_norm import features_apart
+from robustzoo.models.batch_norm import apart
 
 if TYPE_CHECKING:
     from robustzoo.registry import Recipe, ThreatModel
@@ -35,6 +36,8 @@ class PixelModel(nn.Module):
         validate_pixels: check every input (True). Loops that clamp to [0, 1] themselves set it to False.
         compute_dtype: None, or torch.bfloat16 or float16 for autocast up to the features, in training only;
             weights, features and the head stay float32.
+        has_linear_head: whether timm's interfaces give the last layer as a linear one: without it `features`
+            and `head` are refused, and with them what the closed-form traces need.
         name, recipe, threat_model, card, license, folder: what the weights are and where they came from; None
             for a model that was not loaded. `card` is the text of README.md.
 
@@ -54,6 +57,7 @@ class PixelModel(nn.Module):
     ) -> None:
         super().__init__()
         self.network = network
+        self.has_linear_head = isinstance(getattr(network, "get_classifier", lambda: None)(), nn.Linear)
         self.input_shape = input_shape or _input_shape(network)
         channels = self.input_shape[0] if self.input_shape else len(mean)
         for label, values in (("mean", mean), ("std", std)):
@@ -77,13 +81,15 @@ class PixelModel(nn.Module):
 
     @property
     def head(self) -> nn.Linear:
-        """The last linear layer, (d) -> (K)."""
+        """The last linear layer, (d) -> (K). Raises: RobustzooError for a network without one."""
+        if not self.has_linear_head:
+            raise self._no_linear_head()
         return self.network.get_classifier()
 
     @property
     def num_classes(self) -> int:
         """K, of the logits."""
-        return self.head.out_features
+        return self.head.out_features if self.has_linear_head else self.network.num_classes
 
     def normalise(self, x: Tensor) -> Tensor:
         """(B, C, H, W) pixels -> what `network` expects, same shape."""
@@ -95,13 +101,9 @@ class PixelModel(nn.Module):
         Raises:
             RobustzooError: see `forward`.
         """
-        if self.validate_pixels and not is_captured():
-            self._check(x)
-        lowered = self.compute_dtype is not None
-        with torch.autocast(x.device.type, self.compute_dtype) if lowered else nullcontext():
-            tokens = self.network.forward_features(self.normalise(x))
-            features = self.network.forward_head(tokens, pre_logits=True)
-        return features.float() if lowered else features
+        if not self.has_linear_head:
+            raise self._no_linear_head()
+        return self._through(self._before_head, x)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, K) of pixels x: (B, C, H, W) in [0, 1].
@@ -110,7 +112,48 @@ class PixelModel(nn.Module):
             RobustzooError: x is not floating point, has another shape, contains NaN or leaves [0, 1]
                 (only while `validate_pixels` is True).
         """
-        return self.head(self.features(x))
+        return self.head(self.features(x)) if self.has_linear_head else self._through(self.network, x)
+
+    def check_head(self) -> None:
+        """Compare `head(features)` with what timm's network answers: no test of ours has seen all of them.
+
+        Raises:
+            RobustzooError: they are not the same function.
+        """
+        if not self.has_linear_head or self.input_shape is None:
+            return
+        x = keyed_noise.uniform(0, torch.arange(2), "head", self.input_shape).to(self.mean.device)
+        modes = [(module, module.training) for module in self.modules()]
+        try:
+            with torch.no_grad():
+                found, wanted = self.eval()(x), self.network(self.normalise(x))
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        if found.shape != wanted.shape or not torch.allclose(found, wanted, rtol=1e-3, atol=1e-4):
+            raise RobustzooError(
+                f"{type(self.network).__name__} does not answer its head's logits of its own features "
+                "(forward_head(pre_logits=True), get_classifier()), so that it cannot be trained here: take "
+                "another network"
+            )
+
+    def _before_head(self, normalised: Tensor) -> Tensor:
+        return self.network.forward_head(self.network.forward_features(normalised), pre_logits=True)
+
+    def _no_linear_head(self) -> RobustzooError:
+        return RobustzooError(
+            f"the last layer of {type(self.network).__name__} is not linear, and TrH's trace is that of a "
+            "linear head: train without trh, or take another network"
+        )
+
+    def _through(self, network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """What a network, or the part of one, makes of pixels; float32 whatever it computes in."""
+        if self.validate_pixels and not is_captured():
+            self._check(x)
+        lowered = self.compute_dtype is not None
+        with torch.autocast(x.device.type, self.compute_dtype) if lowered else nullcontext():
+            made = network(self.normalise(x))
+        return made.float() if lowered else made
 
     def _check(self, x: Tensor) -> None:
         if not isinstance(x, Tensor):
@@ -143,6 +186,8 @@ class PixelModel(nn.Module):
 class FeaturesAndLogits(nn.Module):
     """A PixelModel from pixels (B, C, H, W) to features (B, d) and logits (B, K), both as outputs.
 
+    Of a network without a linear head the features are none: (B, 0).
+
     Loss terms must reach the weights through a module's outputs: DeepSpeed scales nothing else under
     accumulation, and torch.func calls nothing else with other weights.
 
@@ -156,8 +201,12 @@ class FeaturesAndLogits(nn.Module):
         self.parts = parts
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = features_apart(self.pixel_model, x, self.parts)
-        return features, self.pixel_model.head(features)
+        model = self.pixel_model
+        if not model.has_linear_head:
+            logits = apart(model, model, x, self.parts)
+            return logits.detach()[:, :0], logits
+        features = apart(model, model.features, x, self.parts)
+        return features, model.head(features)
 
 
 def is_captured() -> bool:

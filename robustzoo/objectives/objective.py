@@ -12,7 +12,7 @@ they never add up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -22,12 +22,16 @@ from torch import Tensor, nn
 from robustzoo import keyed_noise
 from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.pgd import at_least_float32, pgd, uniform_start
-from robustzoo.models.batch_norm import features_apart, kept_buffers
+from robustzoo.errors import RobustzooError
+from robustzoo.models.batch_norm import apart, kept_buffers
+from robustzoo.models.pixel_model import FeaturesAndLogits
 from robustzoo.objectives import trace_of_hessian
+from robustzoo.objectives.extension import Seen, brought_defences, brought_loss
 from robustzoo.objectives.lambda_schedules import SCHEDULES
 from robustzoo.objectives.losses import cross_entropy, kl_divergence, log_softmax, smoothed
 from robustzoo.objectives.robust_losses import LOSSES
-from robustzoo.objectives.weight_perturbation import perturbed_parameters
+from robustzoo.objectives.weight_perturbation import perturbations, perturbed_parameters
+from robustzoo.registry.outside import is_outside
 from robustzoo.registry.threat_model import ThreatModel
 
 if TYPE_CHECKING:
@@ -63,8 +67,9 @@ class Objective:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        _require("loss", recipe.loss, tuple(LOSSES))
-        for defence in recipe.defences:
+        if not is_outside(recipe.loss):
+            _require("loss", recipe.loss, tuple(LOSSES))
+        for defence in filter(lambda key: not is_outside(key), recipe.defences):
             _require("defence", defence, DEFENCES)
         _require("attack_start", recipe.attack_start, ("uniform", "gaussian"))
         _require("attack_loss", recipe.attack_loss, ("ce", "kl"))
@@ -72,8 +77,20 @@ class Objective:
         self.has_trh = "trh" in recipe.defences
         if self.has_trh:
             _require("trh_schedule", recipe.trh_schedule, tuple(SCHEDULES))
-        self.needs_clean = recipe.loss != "at" or recipe.s2o_weight is not None
+        self._brought_loss, self._more = brought_loss(recipe), brought_defences(recipe)
+        self._movers = [defence.moves for defence in self._more if defence.moves is not None]
+        if len(self._movers) + (recipe.awp_delta is not None) > 1:
+            raise RobustzooError(
+                f"two of the defences of {recipe.name} move the weights: train with one of them"
+            )
+        self.needs_clean = self.pairs or recipe.s2o_weight is not None
+        self.needs_clean = self.needs_clean or any(defence.needs_clean for defence in self._more)
         self.weight_decay = 2.0 * (recipe.trh_gamma if self.has_trh else recipe.l2_reg)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the loss alone looks at clean images."""
+        return self.recipe.loss != "at" if self._brought_loss is None else self._brought_loss.needs_clean
 
     def attack(
         self, model: nn.Module, x: Tensor, y: Tensor, *, step: int, seed: int, epochs: Tensor, ids: Tensor
@@ -144,38 +161,74 @@ class Objective:
             )
         f, fa = features.chunk(2) if self.needs_clean else (None, features)
         g, ga = logits.chunk(2) if self.needs_clean else (None, logits)
-        terms = LOSSES[self.recipe.loss](self.recipe, g, ga, self._targets(y))
+        seen = Seen(fa, ga, f, g, self._targets(y), step)
+        terms = self._loss(seen)
         total = terms["robust"]
         if self.has_trh:
             terms["trace"] = self._trace(f, g, fa, ga, y).mean()
             terms["trh"] = self.trh_lambda(step) * terms["trace"]
             total = total + terms["trh"]
+        for defence in self._more:
+            more = {} if defence.terms is None else dict(defence.terms(seen))
+            if taken := sorted(more.keys() & {"total", *terms}):
+                raise RobustzooError(f"two parts of {self.recipe.name} have a term {taken[0]!r}: rename one")
+            total, terms = sum(more.values(), start=total), terms | more
         return {"total": total, **terms}
 
+    def _loss(self, seen: Seen, s2o: bool = True) -> dict[str, Tensor]:
+        """The terms of the robust loss, with or without S2O."""
+        if self._brought_loss is None:
+            return LOSSES[self.recipe.loss](self.recipe, seen.clean_logits, seen.logits, seen.y, s2o)
+        terms = dict(self._brought_loss.terms(seen))
+        if "robust" not in terms:
+            raise RobustzooError(
+                f"loss {self.recipe.loss} gave the terms {sorted(terms)}; expected robust too"
+            )
+        return terms
+
     def ascends(self, step: int) -> bool:
-        """Whether step `step` (0-based) perturbs the weights: AWP, after its warm-up."""
+        """Whether step `step` (0-based) perturbs the weights: AWP after its warm-up, or another defence."""
+        if self._movers:
+            return True
         return self.recipe.awp_delta is not None and step >= self.recipe.awp_warmup_steps
 
-    def ascent(
-        self, model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor
-    ) -> tuple[list[nn.Parameter], list[Tensor]]:
-        """The weights that AWP moves, and the gradient of the robust loss for each: one forward and backward.
+    @property
+    def moves_weights(self) -> bool:
+        """Whether any step does."""
+        return bool(self._movers) or self.recipe.awp_delta is not None
 
-        What is climbed is the loss alone: without S2O, as in its release, and without the trace (ours: the
-        paper does not combine the two). With several ranks average the gradients first, or weights part.
+    def moves(self, parameters: Sequence[Tensor], directions: Sequence[Tensor]) -> Iterable[Tensor]:
+        """What is added to the weights that `ascent` gave, along the mean of its gradients over the batch."""
+        if self._movers:
+            return self._movers[0](parameters, directions)
+        return perturbations(parameters, directions, self.recipe.awp_delta)
+
+    def ascent(
+        self, model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor, step: int = 0
+    ) -> tuple[list[nn.Parameter], list[Tensor]]:
+        """The weights to move, and the gradient of what is climbed for each: one forward and backward.
+
+        AWP climbs the loss alone: without S2O, as in its release, and without the trace (ours: the paper does
+        not combine the two). Other defences climb the whole objective, along all weights. With several ranks
+        average the gradients first, or weights part.
 
         Args:
             model: PixelModel with `features` and `head`; under DeepSpeed `engine.module`'s, never the engine.
             x, x_adv: (B, C, H, W); y: (B,) int64 or (B, K).
         """
-        parameters = perturbed_parameters(model)
-        paired = self.recipe.loss != "at"
+        if self._movers:
+            parameters = [weight for weight in model.parameters() if weight.requires_grad]
+            with kept_buffers(model):
+                made = FeaturesAndLogits(model, 2 if self.needs_clean else 1)(self.inputs(x, x_adv))
+                loss = self.terms(*made, y, step=step)["total"]
+                return parameters, list(torch.autograd.grad(loss, parameters, materialize_grads=True))
+        parameters, paired = perturbed_parameters(model), self.pairs
         images = torch.cat((x.to(x_adv.dtype), x_adv)) if paired else x_adv
         # Its release climbs on a copy of the network: running statistics learn nothing of this pass.
         with kept_buffers(model):
-            logits = model.head(features_apart(model, images, 2 if paired else 1))
+            logits = apart(model, model, images, 2 if paired else 1)
             g, ga = logits.chunk(2) if paired else (None, logits)
-            loss = LOSSES[self.recipe.loss](self.recipe, g, ga, self._targets(y), s2o=False)["robust"]
+            loss = self._loss(Seen(ga, ga, g, g, self._targets(y), step), s2o=False)["robust"]
             return parameters, list(torch.autograd.grad(loss, parameters, materialize_grads=True))
 
     def trh_lambda(self, step: int) -> float:

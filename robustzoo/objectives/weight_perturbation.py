@@ -7,7 +7,7 @@ Biases, norm scales, class token, position embedding and running statistics stay
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -57,12 +57,21 @@ def perturbed(parameters: Sequence[nn.Parameter], directions: Sequence[Tensor], 
             keep a quarter of v.
         delta: > 0, |v| / |w| of every layer.
     """
+    moves = perturbations(parameters, directions, delta)  # each of its own weight, which is not moved yet
+    del directions  # as large as the weights, and not needed in the block
+    with moved(parameters, moves):
+        yield
+
+
+@contextmanager
+def moved(parameters: Sequence[nn.Parameter], moves: Iterable[Tensor]):
+    """Weights with these moves added inside the block; afterwards as they were, as `perturbed`."""
     kept = [parameter.detach().clone() for parameter in parameters]
     try:
         with torch.no_grad():
-            for parameter, move in zip(parameters, perturbations(kept, directions, delta), strict=True):
+            for parameter, move in zip(parameters, moves, strict=True):
                 parameter.add_(move)
-        del directions  # as large as the weights, and not needed in the block
+        del moves
         yield
     finally:
         with torch.no_grad():

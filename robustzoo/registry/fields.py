@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.names import did_you_mean
+from robustzoo.registry.outside import KEY, REFUSED, TIMM, Arguments, is_outside
 from robustzoo.registry.threat_model import ThreatModel
 
 
@@ -19,12 +21,13 @@ class Field:
     """One value of a recipe.
 
     Attributes:
-        kind: "int", "float", "bool", "text", "texts", "floats" or "threat model".
+        kind: "int", "float", "bool", "text", "texts", "floats", "arguments" or "threat model".
         about: what it means, with its unit.
         low, high: inclusive bounds of a number; `above` is an exclusive lower bound, `below` an upper one.
         choices: the allowed texts; empty: any.
         optional: None ("none" on the command line) is allowed.
         fixed: given by the model's name, so no override may change it.
+        open: it may name what no table has instead, with a colon: see `outside`.
         later: added when digests were already published. At its value in `tables/unused.csv`, which must mean
             what recipes meant before it, a recipe leaves it out of its digest, document and card.
     """
@@ -38,7 +41,16 @@ class Field:
     choices: tuple[str, ...] = ()
     optional: bool = False
     fixed: bool = False
+    open: bool = False
     later: bool = False
+
+    def goes_with_name(self, of_name: Any, value: Any) -> bool:
+        """Whether a recipe of a name whose value is `of_name` may have this one."""
+        if not self.fixed or value == of_name:
+            return True
+        if isinstance(value, tuple):
+            return self.open and tuple(item for item in value if not is_outside(item)) == of_name
+        return self.open and is_outside(value)
 
     @property
     def expected(self) -> str:
@@ -64,6 +76,7 @@ _KINDS = {
     "text": "a text",
     "texts": "texts, separated by commas",
     "floats": "finite numbers, separated by commas",
+    "arguments": f"a JSON object of keyword arguments without {', '.join(REFUSED)}",
     "threat model": "a threat model such as linf:8/255",
 }
 _KIND_OF = {
@@ -73,6 +86,7 @@ _KIND_OF = {
     "str": "text",
     "tuple[str, ...]": "texts",
     "tuple[float, ...]": "floats",
+    "Arguments": "arguments",
     "ThreatModel": "threat model",
 }
 
@@ -88,11 +102,15 @@ def _value(about: str, **rules: Any) -> Any:
 class Values:
     """Every value that decides a training, in the order in which recipes print them."""
 
-    architecture: str = _value("key of the catalog", fixed=True)
+    architecture: str = _value("key of the catalog", fixed=True, open=True)
+    model_args: Arguments | None = _value("keyword arguments of timm's network", later=True)  # noqa: RUF009
     dataset: str = _value("key of the catalog", fixed=True)
     threat_model: ThreatModel = _value("norm and radius trained against, pixels in [0, 1]")  # noqa: RUF009
-    loss: str = _value("robust loss", fixed=True)
-    defences: tuple[str, ...] = _value("modifiers of the loss", fixed=True)
+    loss: str = _value("robust loss", fixed=True, open=True)
+    defences: tuple[str, ...] = _value("modifiers of the loss", fixed=True, open=True)
+    package_args: Arguments | None = _value(  # noqa: RUF009
+        "arguments of what other packages bring, by PACKAGE:NAME", later=True
+    )
     image_size: int = _value("height and width in pixels", low=1, fixed=True)
     channels: int = _value("image channels", low=1, fixed=True)
     num_classes: int = _value("classes", low=2, fixed=True)
@@ -118,7 +136,7 @@ class Values:
     )
     batch_size: int = _value("images in one optimizer step, over all ranks", low=1, high=_MANY)
     warmup_steps: int = _value("steps of linear learning-rate warm-up", low=0, high=_MANY)
-    optimizer: str = _value("optimizer; weight decay is coupled in both", choices=("sgd", "adam"))
+    optimizer: str = _value("optimizer; weight decay is coupled in both", choices=("sgd", "adam"), open=True)
     base_lr: float = _value("learning rate after warm-up", above=0)
     momentum: float = _value("momentum of sgd, first beta of adam", low=0, below=1)
     lr_schedule: str = _value("decay to 0 after warm-up", choices=("cosine", "linear", "multistep"))
@@ -179,6 +197,13 @@ _MEANINGS = {
     ("lr_schedule", "multistep"): "divided by 10 at lr_milestones after warm-up",
     ("augmentation", "shift"): "flip, and crop of the image with 4 pixels of zeros around it",
 }
+# The same for every value that names what no table has.
+_OUTSIDE = {
+    "architecture": "network of timm, and nothing of the catalog's row but its training",
+    "loss": "what an installed package brings: PACKAGE:NAME",
+    "defences": "modifiers of the loss, with PACKAGE:NAME those that installed packages bring",
+    "optimizer": "what an installed package brings: PACKAGE:NAME",
+}
 
 _TAG, _REVISION = r"[A-Za-z0-9_.\-]+", r"(?:[0-9a-f]{40}|unpinned)"
 _INIT = re.compile(
@@ -186,8 +211,17 @@ _INIT = re.compile(
     re.ASCII,
 )
 
+_BROUGHT = (re.compile(rf"[a-z0-9_]+|{KEY}", re.ASCII), "a key of the catalog, or PACKAGE:NAME")
+
 # Texts with a form of their own, and what the form is in words.
 _FORMS = {
+    "architecture": (
+        re.compile(rf"[a-z0-9_]+|{TIMM}[a-z0-9_]+", re.ASCII),
+        "a key of the catalog, or timm:NAME of timm.list_models() without a tag (weights are init's)",
+    ),
+    "loss": _BROUGHT,
+    "defences": _BROUGHT,
+    "optimizer": _BROUGHT,
     "init": (
         _INIT,
         "random, timm:TAG@REVISION (40 hex digits, or unpinned); a local file is given to training with "
@@ -226,10 +260,12 @@ def read_value(key: str, value: object) -> Any:
         raise RobustzooError(f"{key}: {error}") from error
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise _refused(key, field, value) from error
-    if (field.choices and typed not in field.choices) or not _in_range(field, typed):
+    chosen = not field.choices or typed in field.choices or (field.open and is_outside(typed))
+    if not chosen or not _in_range(field, typed):
         raise _refused(key, field, value)
     form, words = _FORMS.get(key, (None, ""))
-    if form is not None and not form.fullmatch(typed):
+    items = typed if isinstance(typed, tuple) else (typed,)
+    if form is not None and not all(form.fullmatch(item) for item in items):
         raise RobustzooError(f"{key}: {value!r} is not allowed: expected {words}")
     return typed
 
@@ -243,6 +279,8 @@ def write_value(value: Any) -> Any:
 
 def meaning(key: str, typed: Any) -> str:
     """What a field means at this value, in words for a card."""
+    if key in _OUTSIDE and any(map(is_outside, typed if isinstance(typed, tuple) else (typed,))):
+        return _OUTSIDE[key]
     return _MEANINGS.get((key, typed), FIELDS[key].about)
 
 
@@ -260,6 +298,8 @@ def _text(value: object) -> str:
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     if isinstance(value, list):
         return ",".join(_text(item) for item in value)
+    if isinstance(value, dict):
+        return json.dumps(value, sort_keys=True)
     return str(value)
 
 
@@ -325,6 +365,13 @@ def _read_floats(value: object) -> tuple[float, ...]:
     return tuple(_read_float(item) for item in items)
 
 
+def _read_arguments(value: object) -> Arguments:
+    arguments = Arguments.read(value)
+    if any(name in REFUSED for name in arguments):
+        raise ValueError
+    return arguments
+
+
 def _read_threat_model(value: object) -> ThreatModel:
     return ThreatModel.parse(value)  # type: ignore[arg-type]  # refuses other types itself
 
@@ -336,5 +383,6 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "text": _read_text,
     "texts": _read_texts,
     "floats": _read_floats,
+    "arguments": _read_arguments,
     "threat model": _read_threat_model,
 }

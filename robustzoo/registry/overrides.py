@@ -41,6 +41,7 @@ def apply_overrides(
     changes: Mapping[str, object],
     origin: str,
     notes: Mapping[str, str] | None = None,
+    of_name: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """New values and sources with `changes` made; a value that stays equal keeps its source.
 
@@ -49,16 +50,18 @@ def apply_overrides(
             ("[-1,1]", "[0,1]" or "centered") mean and std.
         origin: how the changes came about, for the source of each changed value.
         notes: sources given with the changes; used where they differ from the present source.
+        of_name: the values that the model's name stands for; default: `values`.
 
     Raises:
         RobustzooError: an unknown key, a value that is not allowed, or a field that the name fixes.
     """
     new_values, new_sources = dict(values), dict(sources)
+    named = values if of_name is None else of_name
     typed = {key: read_value(key, value) for key, value in changes.items() if _check_key(key) not in ALIASES}
     for key, value in typed.items():
-        if FIELDS[key].fixed and value != values[key]:
+        if not FIELDS[key].goes_with_name(named[key], value):
             raise RobustzooError(
-                f"{key}: {value_text(value)} differs from {value_text(values[key])}, which the model's name "
+                f"{key}: {value_text(value)} differs from {value_text(named[key])}, which the model's name "
                 f"fixes: choose another name (`robustzoo ls --recipes`)"
             )
     if "epochs" in changes:

@@ -143,7 +143,7 @@ def _check_identity(made: Recipe) -> None:
     except (UnknownName, IncompatibleName) as error:
         raise RobustzooError(f"base_name: {error}") from error
     for key in FIELDS:
-        if FIELDS[key].fixed and getattr(made, key) != values[key]:
+        if not FIELDS[key].goes_with_name(values[key], getattr(made, key)):
             raise RobustzooError(
                 f"{key}: {getattr(made, key)!r} does not go with {made.base_name}, which has "
                 f"{values[key]!r}: take another base_name, or the values that "
@@ -194,7 +194,7 @@ def changed(
     """
     of_name, sources = composed(base_name)
     given, of = (of_name, sources) if base is None else (base.science, base.sources)
-    values, sources = apply_overrides(given, of, changes, origin, notes)
+    values, sources = apply_overrides(given, of, changes, origin, notes, of_name)
     name = base_name if values == of_name else changed_name(base_name, science_digest(values))
     return Recipe(name=name, base_name=base_name, sources=sources, **values)
 

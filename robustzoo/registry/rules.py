@@ -7,6 +7,7 @@ from typing import Any
 
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS
+from robustzoo.registry.outside import TIMM, is_outside, of_packages
 
 Rule = tuple[bool, str]  # (broken, message with {field} places)
 
@@ -32,6 +33,8 @@ def check_together(values: Mapping[str, Any]) -> None:
         *_length_rules(values),
         *_schedule_rules(values),
         *_image_rules(values),
+        *_network_rules(values),
+        *_package_rules(values),
         *_data_rules(values),
         *_threat_rules(values),
         *_loss_rules(values),
@@ -137,6 +140,46 @@ def _image_rules(values: Mapping[str, Any]) -> list[Rule]:
     ]
 
 
+_SAID_ELSEWHERE = ("in_chans", "img_size", "drop_path_rate")  # arguments of timm that other fields give
+
+
+def _network_rules(values: Mapping[str, Any]) -> list[Rule]:
+    of_timm, arguments = values["architecture"].startswith(TIMM), values["model_args"] or {}
+    return [
+        (
+            values["model_args"] is not None and not of_timm,
+            "model_args {model_args} have no effect with architecture {architecture}, whose arguments the "
+            "catalog has: set architecture=timm:NAME, or model_args=none",
+        ),
+        (
+            of_timm and values["patch_stride"] is not None,
+            "patch_stride {patch_stride} has no effect with architecture {architecture}: set "
+            "patch_stride=none, and what timm's network takes in model_args",
+        ),
+        (
+            any(name in arguments for name in _SAID_ELSEWHERE),
+            f"model_args {{model_args}} may not have {', '.join(_SAID_ELSEWHERE)}: the channels and the size "
+            "of the images are the dataset's, the rate of drop path is that of drop_path",
+        ),
+    ]
+
+
+def _package_rules(values: Mapping[str, Any]) -> list[Rule]:
+    named = [key for _, key in of_packages(values)]
+    arguments = values["package_args"] or {}
+    return [
+        (
+            any(key not in named or not isinstance(arguments[key], dict) for key in arguments),
+            "package_args {package_args} are not an object of keyword arguments for each PACKAGE:NAME of the "
+            f"recipe, which names {' and '.join(named) or 'none'}",
+        ),
+        (
+            len(set(values["defences"])) < len(values["defences"]),
+            "defences {defences} repeats one: keep each once",
+        ),
+    ]
+
+
 def _data_rules(values: Mapping[str, Any]) -> list[Rule]:
     shape = {d.key: (d.image_size, d.channels, d.num_classes) for d in DATASETS.values()}
     wanted = shape.get(values["dataset"], ())  # its existence is the name's business, as is its shape
@@ -232,7 +275,13 @@ def _loss_rules(values: Mapping[str, Any]) -> list[Rule]:
 
 def _defence_rules(values: Mapping[str, Any]) -> list[Rule]:
     trh = "trh" in values["defences"]
+    of_loss = [key for key in ("trh", "s2o") if key in values["defences"]]
     return [
+        (
+            bool(of_loss) and is_outside(values["loss"]),
+            f"defences {', '.join(of_loss)} go with losses whose form they know (at, trades, alp, mart), not "
+            "with loss {loss}: start from a name without them",
+        ),
         *(
             (
                 (values[key] is not None) != (defence in values["defences"]),

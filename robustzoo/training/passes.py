@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from robustzoo.models.batch_norm import kept_buffers
 from robustzoo.models.pixel_model import FeaturesAndLogits
 from robustzoo.objectives.objective import Objective
-from robustzoo.objectives.weight_perturbation import perturbed
+from robustzoo.objectives.weight_perturbation import moved
 from robustzoo.training import zero
 from robustzoo.training.launch import Launch
 from robustzoo.training.processes import Processes
@@ -113,8 +113,8 @@ class Passes:
     def perturbed_weights(
         self, objective: Objective, processes: Processes, micro_batches: Sequence[MicroBatch], *, step: int
     ):
-        """The weights of AWP inside the block, where the recipe has it at this step; else the weights as they
-        are.
+        """The weights of AWP or another defence that moves them inside the block, where the recipe has it at
+        this step; else the weights as they are.
 
         Take the gradients inside and the optimizer's step outside: a step at perturbed weights would be
         undone. The direction is that of the whole batch, all micro-batches and ranks, so that its layout does
@@ -126,10 +126,13 @@ class Passes:
         total: list[Tensor] = []
         for x, x_adv, y in micro_batches:
             with self.recomputing():
-                parameters, directions = objective.ascent(self._engine.module.pixel_model, x, x_adv, y)
+                model = self._engine.module.pixel_model
+                parameters, directions = objective.ascent(model, x, x_adv, y, step)
             total = [a.add_(b) for a, b in zip(total, directions, strict=True)] if total else directions
         for direction in total:
             processes.mean(direction)
-        with perturbed(parameters, total, objective.recipe.awp_delta):
-            del total, directions  # the moves are made: no need to keep them through the backward pass
+        moves = objective.moves(parameters, total)
+        del total, directions  # once the moves are made: no need to keep them through the backward pass
+        with moved(parameters, moves):
+            del moves
             yield

@@ -19,6 +19,7 @@ from robustzoo.errors import RobustzooError
 from robustzoo.registry import Recipe, recipe
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.digests import sha256_file
+from robustzoo.registry.outside import versions
 from robustzoo.registry.recipes import partial
 from robustzoo.registry.rules import generated_images
 from robustzoo.training.flags import Flags, read
@@ -92,6 +93,7 @@ def make_plan(argv: Sequence[str] | None = None) -> Plan:
     if flags.init_file is not None:
         changes = changes | {"init": f"file:{sha256_file(_weights(flags.init_file))}"}
     made = recipe(flags.name, changes or None)
+    versions(made.science)  # refuses a package that is not there, before anything of it is imported
     _check_data(flags, made)
     _check_generated(flags, made)
     launch = Launch.fit(

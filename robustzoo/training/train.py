@@ -26,6 +26,7 @@ from robustzoo.models.initial import load_initial
 from robustzoo.models.pixel_model import PixelModel, pixel_model
 from robustzoo.objectives.objective import Objective
 from robustzoo.registry.describe import changes
+from robustzoo.registry.outside import versions
 from robustzoo.registry.recipes import partial
 from robustzoo.training import processes, zero
 from robustzoo.training.checkpoints import Best
@@ -69,6 +70,11 @@ def train(plan: Plan) -> None:
     # ---- What to train, and on what ------------------------------------------------------------------------
     data = open_training_data(plan)
     recipe, objective, last_step = data.recipe, Objective(data.recipe), plan.last_step
+    if launch.zero_stage == 3 and objective.moves_weights:
+        raise RobustzooError(
+            f"{recipe.name} has a defence that moves the weights, and ZeRO 3 leaves no process a whole "
+            "weight: use --zero 2, which shards all but the weights"
+        )
 
     # ---- Processes, and whether the run folder may be used -------------------------------------------------
     group = processes.start()
@@ -148,7 +154,10 @@ def snapshot(plan: Plan, data: TrainingData) -> dict[str, Any]:
         "fixed": {**plan.fixed(data.recipe), **data.identity()},
         "recipe": data.recipe.to_json(),
         "deepspeed_config": zero.config(data.recipe, plan.launch),
-        "versions": {package: version(package) for package in ("torch", "deepspeed", "timm")},
+        "versions": {
+            **{package: version(package) for package in ("torch", "deepspeed", "timm")},
+            **versions(data.recipe.science),
+        },
     }
 
 
@@ -157,6 +166,9 @@ def initial_model(plan: Plan, data: TrainingData, done: int) -> tuple[PixelModel
     recipe = data.recipe
     torch.manual_seed(plan.flags.seed)
     model = pixel_model(recipe)
+    model.check_head()
+    if "trh" in recipe.defences:
+        _ = model.head  # refuses a network without a linear one
     model.validate_pixels = False  # data, augmentation and attacks keep to [0, 1]
     if done:
         return model, "a checkpoint"

@@ -16,12 +16,14 @@ from deepspeed.utils import logger as deepspeed_logger
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from robustzoo.models.architectures import parameter_count
 from robustzoo.models.batch_norm import stored_buffers
 from robustzoo.models.pixel_model import FeaturesAndLogits, PixelModel
+from robustzoo.objectives.extension import brought
 from robustzoo.objectives.objective import Objective
 from robustzoo.objectives.weight_averaging import WeightAverage
 from robustzoo.registry import Recipe
-from robustzoo.registry.catalog import ARCHITECTURES
+from robustzoo.registry.outside import is_outside
 from robustzoo.training.checkpoints import averages_file
 from robustzoo.training.launch import Launch
 
@@ -40,9 +42,7 @@ def config(recipe: Recipe, launch: Launch) -> dict[str, Any]:
     `schedule.learning_rate` sets at every step. Clipping is by global norm, 0 meaning none. `fp16` and `bf16`
     stay off in every precision: they would store the weights in 16 bits, ours are float32 (see `passes`).
     """
-    architecture = ARCHITECTURES[recipe.architecture]
-    parameters = architecture.parameter_count(recipe.image_size, recipe.num_classes, recipe.patch_stride)
-    bucket = min(max(parameters // 4, _SMALLEST_BUCKET), _LARGEST_BUCKET)
+    bucket = min(max(parameter_count(recipe) // 4, _SMALLEST_BUCKET), _LARGEST_BUCKET)
     partition: dict[str, Any] = {
         "stage": launch.zero_stage,
         "reduce_bucket_size": bucket,
@@ -83,6 +83,9 @@ def optimizer(recipe: Recipe, parameters: list[nn.Parameter], weight_decay: floa
     SGD and Adam add `weight_decay * theta` to the gradient they are given, which is the clipped one: the L2
     term of the objective, applied after clipping. AdamW's decoupled decay would be another objective.
     """
+    if is_outside(recipe.optimizer):
+        groups = [{"params": parameters, "lr": recipe.base_lr}]
+        return brought(recipe, "optimizer", recipe.optimizer, torch.optim.Optimizer, groups, weight_decay)
     settings = {"lr": recipe.base_lr, "weight_decay": weight_decay}
     if get_accelerator().device_name() in ("cpu", "cuda"):
         settings["fused"] = True  # one pass over weights, gradients and states

@@ -337,3 +337,15 @@ def test_there_is_a_card_for_every_published_model_and_it_is_clean():
 
 def test_the_headings_that_notes_cannot_repeat_are_those_of_the_card(text):
     assert tuple(re.findall(r"^## (.+)$", text, re.MULTILINE)) == SECTIONS
+
+
+def test_card_of_a_network_of_timm_says_what_it_is_and_how_to_load_it(sections):
+    changes = {"architecture": "timm:convnext_atto", "model_args": {"depths": [1, 1, 1, 1]}}
+    made = recipe("resnet18.cifar10jpg_linf.at_base", changes)
+    given = sections(name=made.name, threat_model=made.threat_model)
+    given["dataset"].update(id=made.dataset, num_classes=10)
+    evidence = Evidence.build(**given)
+    text = render_card(made, evidence, SHA256)
+    assert '- Network: `convnext_atto` of timm with `{"depths": [1, 1, 1, 1]}`.' in text
+    assert 'robustzoo.load("local-dir:FOLDER")' in text and "`recipe.json`" in text
+    assert lint_card(text, made, [evidence]) == []

@@ -93,7 +93,8 @@ def _another(field: str, value: object) -> object:
         return ThreatModel.parse("linf:2/255")
     if kind == "floats":
         return tuple(item + 0.125 for item in value or (0.25,))
-    return {"int": 77, "float": 0.123, "bool": not value, "text": "other", "texts": ("other",)}[kind]
+    others = {"text": "other", "texts": ("other",), "arguments": {"other": 1}}
+    return (others | {"int": 77, "float": 0.123, "bool": not value})[kind]
 
 
 @pytest.mark.parametrize("field", FIELDS)

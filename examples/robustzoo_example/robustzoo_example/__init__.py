@@ -1,0 +1,1 @@
+"""A loss, a defence and an optimizer for robustzoo: see methods.py."""

@@ -1,0 +1,44 @@
+"""Training, resuming and exporting a network that no row of the catalog knows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from robustzoo.models import read_folder
+from robustzoo.registry.digests import sha256_file
+from tests.training.small import AT_TRH, small
+
+RESNET = {"stem_width": 8, "channels": [8, 8, 16, 16]}
+DISTILLED = {"patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
+MODEL = "model/model.safetensors"
+
+
+def arguments(tmp_path, base: str, network: str, model_args: dict) -> list[str]:
+    """Of a run of a recipe file."""
+    file = tmp_path / "mine.json"
+    changes = {"architecture": f"timm:{network}", "model_args": model_args}
+    file.write_text(json.dumps({"base_name": base, **changes}))
+    return [str(file), *small()]
+
+
+def test_resumed_and_exported(train, tmp_path):
+    run = arguments(tmp_path, AT_TRH, "resnet10t", RESNET)
+    assert train([*run, "--out", str(tmp_path / "whole")]) == 0
+    assert train([*run, "--out", str(tmp_path / "cut"), "--max-steps", "2"]) == 0
+    assert train([*run, "--out", str(tmp_path / "cut"), "--resume"]) == 0
+    assert sha256_file(tmp_path / "cut" / MODEL) == sha256_file(tmp_path / "whole" / MODEL)
+    model = read_folder(tmp_path / "cut/model")
+    assert model.recipe.architecture == "timm:resnet10t" and model.recipe.model_args == RESNET
+
+
+@pytest.mark.parametrize("method", ["trades_awp", "at_trh"])
+def test_without_a_linear_head_all_but_trh(train, tmp_path, capsys, method):
+    base = f"vit_micro2.digits_linf.{method}"
+    run = arguments(tmp_path, base, "deit_tiny_distilled_patch16_224", DISTILLED)
+    assert train([*run, "--out", str(tmp_path / "run")]) == (2 if method == "at_trh" else 0)
+    if method == "at_trh":
+        assert "not linear" in capsys.readouterr().err and not (tmp_path / "run").exists()
+    else:
+        assert not read_folder(tmp_path / "run/model").has_linear_head
