@@ -37,6 +37,7 @@ _COMMANDS = {
     "card": "publish",
     "publish": "publish",
     "download": "publish",
+    "ci": "ci",
 }
 _FUNCTIONS = {"import": "import_"}  # a word of Python's own
 # What other tools call it -> what it is called here.
