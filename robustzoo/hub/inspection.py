@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robustzoo.cards.check import lint_card
+from robustzoo.cards.check import lint_card, picture_problem
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.holdings import all_evidence, evidence_files
 from robustzoo.cards.imported import Imported
@@ -149,7 +149,9 @@ def _lint(found: Inspection) -> list[str]:
     documents = all_evidence(folder)
     if not documents:
         return ["the folder has no evidence, so nothing stands behind the card"]
-    return lint_card(text, recipe=_described(folder), evidence=documents)
+    problems = lint_card(text, recipe=_described(folder), evidence=documents)
+    picture = picture_problem(folder, documents, Card.read(text).layout)
+    return problems if picture is None else [*problems, picture]
 
 
 def _described(folder: Path) -> Recipe | Imported:
