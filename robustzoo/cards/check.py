@@ -7,14 +7,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from robustzoo.cards.claims import Claim
 from robustzoo.cards.evidence import Evidence, EvidenceError
+from robustzoo.cards.head import ATTACKS, HEADER, PERTURBATIONS, attacks_svg, glance_rows
 from robustzoo.cards.imported import Imported, is_imported
-from robustzoo.cards.metadata import Card, CardError, read_block, split_card
+from robustzoo.cards.metadata import LARGEST_CARD, Card, CardError, read_block, split_card
 from robustzoo.cards.notes import NOTES, notes_problem, split_notes
-from robustzoo.cards.render import clean_row, render_card, robust_row, table_cells
+from robustzoo.cards.render import clean_row, render_card, robust_row, table, table_cells
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.names import (
     IncompatibleName,
@@ -24,6 +26,7 @@ from robustzoo.registry.names import (
     unpublished_name,
 )
 from robustzoo.registry.recipes import Recipe, registered
+from robustzoo.untrusted_files import read_text
 
 _EXPECTED = {"library_name": "timm", "pipeline_tag": "image-classification"}
 _NEEDED = ("license", "library_name", "pipeline_tag", "tags", "datasets", "metrics", "model-index")
@@ -41,6 +44,8 @@ _IMAGES = re.compile(
     r"^`([^`\n]+)` at [^:\n]*: (\d+) images? \([^\n]*, subset `[^`\n]+`\), seed (\d+)", re.MULTILINE
 )
 _TOLERANCE = re.compile(r"A count may be off by (\d+(?: or \d+)*) images")
+# A picture of a card that is kept elsewhere than in its folder.
+_PICTURE = re.compile(rf"\]\([\w./:-]{{1,300}}/({re.escape(ATTACKS)}|{re.escape(PERTURBATIONS)})\)")
 _WEIGHTS = re.compile(r"sha256 of `model\.safetensors`: `([^`]*)`")
 
 
@@ -67,7 +72,7 @@ def lint_card(
         return [error.problem]
     problems = [*_metadata(card), *_paths(text)]
     try:
-        claims = Claim.from_card(card)
+        claims, _ = Claim.from_card(card), card.layout
     except CardError as error:
         return [*problems, error.problem]
     unnamed = [*_name(claims[0].model_name, recipe)]
@@ -132,11 +137,22 @@ def first_difference(
     sha256 = str(card.weights_sha256)
     qualified = unpublished_name(recipe.name, sha256)
     name = qualified if card.model_name == qualified else None
-    wanted = render_card(recipe, documents, sha256, license, name=name)
-    stated, given = split_card(split_notes(card.text)[0]), split_card(wanted)
+    wanted = render_card(recipe, documents, sha256, license, name=name, layout=card.layout)
+    stated, given = split_card(split_notes(_PICTURE.sub(r"](\1)", card.text))[0]), split_card(wanted)
     if card.block != read_block(wanted):
         return _line("metadata", stated[0], given[0]) or "the metadata differ"
     return _line("text", stated[1].strip(), given[1].strip())
+
+
+def picture_problem(folder: Path, documents: Sequence[Evidence], layout: int) -> str | None:
+    """What is wrong with the picture of the attacks in a folder, in words; the first layout has none."""
+    if layout == 1:
+        return None
+    try:
+        same = read_text(folder / ATTACKS, LARGEST_CARD) == attacks_svg(documents)
+    except (OSError, UnicodeDecodeError):
+        return f"the card's picture {ATTACKS} cannot be read"
+    return None if same else f"the card's picture {ATTACKS} is not what the evidence gives: do not go by it"
 
 
 def _line(where: str, stated: str, given: str) -> str | None:
@@ -257,6 +273,10 @@ def _contradictions(card: Card, claims: Sequence[Claim]) -> Iterator[str]:
         kind = sentence.partition(":")[0]
         right = "; ".join(other for other in (meant - said) if other.startswith(f"{kind}:"))
         yield f"the text states {sentence}, the metadata gives {right or 'no such sentence more'}"
+    if card.layout > 1:
+        given_head = table([HEADER, *glance_rows(claims)])
+        if given_head not in body:
+            yield f"the table at the top is not the one that the metadata gives:\n{given_head}"
     for stated_hash in _WEIGHTS.findall(body):
         if sha256 is not None and stated_hash != sha256:
             yield f"the text states the sha256 {stated_hash} of the weights, the metadata {sha256}"

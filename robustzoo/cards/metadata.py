@@ -21,6 +21,9 @@ TASK = "image-classification"
 _NEXT_STEP = (
     "measure with `robustzoo evaluate NAME --out FOLDER`, then write the card with `robustzoo card FOLDER`"
 )
+# Of the text below the metadata: what is written now, and what was and still stands. A card is checked by
+# rendering it again, so each is rendered as long as there are cards that have it.
+LAYOUT, LAYOUTS = 2, (1, 2)
 LARGEST_CARD = 1_000_000  # characters; ours have about 10,000
 _LARGEST_METADATA = 200_000  # characters; a claim takes about 600
 _DEEPEST = 30  # levels of nesting; ours have 8
@@ -61,6 +64,7 @@ def card_data(
     license: str,
     name: str | None = None,
     best_known: Sequence[dict[str, Any]] = (),
+    layout: int = LAYOUT,
 ) -> ModelCardData:
     """The metadata of a model's card.
 
@@ -69,6 +73,7 @@ def card_data(
         license: as of `render_card`.
         name: of the model; default: the recipe's.
         best_known: the lowest robust accuracies over several evaluations, as `BestKnown.to_json` gives them.
+        layout: of the card's text; the first one is not stated.
     """
     from huggingface_hub import ModelCardData
 
@@ -76,6 +81,7 @@ def card_data(
         "schema": 1,
         "weights_sha256": weights_sha256,
         "recipe_digest": recipe.digest,
+        **({"layout": layout} if layout > 1 else {}),
     }
     if best_known:
         ours["best_known"] = list(best_known)
@@ -246,6 +252,18 @@ class Card:
         ours = self.block.get("robustzoo")
         stated = ours.get("weights_sha256") if isinstance(ours, dict) else None
         return stated if isinstance(stated, str) else None
+
+    @property
+    def layout(self) -> int:
+        """Of the text: 1 where the metadata do not say. Raises: CardError for one that this version lacks."""
+        ours = self.block.get("robustzoo")
+        stated = ours.get("layout", 1) if isinstance(ours, dict) else 1
+        if type(stated) is not int or stated not in LAYOUTS:
+            raise CardError(
+                f"the card has layout {stated!r}, and this version of robustzoo knows those to {LAYOUT}",
+                "update robustzoo, or write the card anew with `robustzoo card FOLDER`",
+            )
+        return stated
 
     def results(self) -> tuple[str, list[EvalResult]]:
         """The model name and the results, read by huggingface_hub.

@@ -6,12 +6,12 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from robustzoo.cards import imported_passages, passages
+from robustzoo.cards import head, imported_passages, passages
 from robustzoo.cards.claims import Claim, eval_results
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.holdings import best_known
 from robustzoo.cards.imported import Imported
-from robustzoo.cards.metadata import bad_card, card_data, dump_block
+from robustzoo.cards.metadata import LAYOUT, bad_card, card_data, dump_block
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.composition import composed, former_sources
 from robustzoo.registry.describe import describe
@@ -20,6 +20,7 @@ from robustzoo.registry.names import recipe_name
 from robustzoo.registry.recipes import Recipe
 from robustzoo.registry.threat_model import ThreatModel
 
+# Of the first layout; notes repeat neither these nor a heading of their own card.
 SECTIONS = (
     "Results",
     "Load",
@@ -40,6 +41,7 @@ def render_card(
     license: str,
     *,
     name: str | None = None,
+    layout: int = LAYOUT,
 ) -> str:
     """The whole README.md: metadata with the claims, then the text for people.
 
@@ -51,6 +53,7 @@ def render_card(
             "unknown".
         name: what to call the model; default: the recipe's name. With another name the card loads and
             verifies a folder, since the recipe's name stands for other weights.
+        layout: of the text, one of `metadata.LAYOUTS`.
 
     Raises:
         CardError: no evidence, evidence of another model or of other weights, or contradicting claims.
@@ -73,52 +76,77 @@ def render_card(
         license=license,
         name=name,
         best_known=[found.to_json() for found in lowest],
+        layout=layout,
     )
+    first = layout == 1
     sections = [
         f"# {name}",
         passages.summary(recipe) if isinstance(recipe, Recipe) else imported_passages.summary(recipe),
+        *([] if first else _head(recipe, documents, claims, place)),
         "## Results",
         results_table(documents),
         *(passages.measured_on(document) for document in documents),
         *map(passages.best_known, lowest),
-        "## Load",
-        passages.loading(recipe, place),
+        *(["## Load", passages.loading(recipe, place)] if first else []),
         "## Verify",
         passages.verifying(place, documents),
-        *_origin(recipe, documents, license),
+        *_origin(recipe, documents, license, first),
         "## Weights",
         f"sha256 of `model.safetensors`: `{weights_sha256}`",
     ]
     return dump_block(data) + "\n" + "\n\n".join(sections) + "\n"
 
 
-def _origin(recipe: Recipe | Imported, documents: Sequence[Evidence], license: str) -> list[str]:
+def _head(
+    recipe: Recipe | Imported, documents: Sequence[Evidence], claims: Sequence[Claim], place: str
+) -> list[str]:
+    """What the second layout has above the results."""
+    return [
+        table([head.HEADER, *head.glance_rows(claims)]),
+        head.pictures(documents),
+        "## Use it in three lines",
+        head.use(recipe, place),
+        "## Intended use and limits",
+        head.intended(recipe),
+        _limits(recipe, documents),
+    ]
+
+
+def _limits(recipe: Recipe | Imported, documents: Sequence[Evidence]) -> str:
+    if isinstance(recipe, Imported):
+        return imported_passages.limits(recipe, documents)
+    return passages.limits(recipe, documents)
+
+
+def _folded(title: str, text: str) -> str:
+    """Text that a click unfolds; blank lines keep it Markdown."""
+    return f"<details>\n<summary>{title}</summary>\n\n{text}\n\n</details>"
+
+
+def _origin(recipe: Recipe | Imported, documents: Sequence[Evidence], license: str, first: bool) -> list[str]:
     """The sections that say where the model comes from, from "Recipe" to "Citation"."""
     if isinstance(recipe, Imported):
-        rows = imported_passages.values_table(recipe)
-        return [
-            "## Recipe",
-            f"{table(rows)}\n\nDigest of these values: `{recipe.digest}`{imported_passages.trusting(recipe)}",
-            "## Train it again",
-            imported_passages.TRAINING,
-            "## Data and licences",
-            imported_passages.licences(recipe, license),
-            "## Limits",
-            imported_passages.limits(recipe, documents),
-            "## Citation",
-            imported_passages.citation(),
-        ]
+        values = (
+            f"{table(imported_passages.values_table(recipe))}\n\nDigest of these values: `{recipe.digest}`"
+        )
+        described = f"{values}{imported_passages.trusting(recipe)}"
+        training, cited = imported_passages.TRAINING, imported_passages.citation()
+        licences = imported_passages.licences(recipe, license)
+    else:
+        described, training = recipe_table(recipe), passages.training(recipe)
+        licences, cited = passages.licences(recipe, license), passages.citation(recipe)
+        if not first:
+            described = _folded(f"All {len(recipe.stated)} values, with meaning and source", described)
     return [
         "## Recipe",
-        recipe_table(recipe),
+        described,
         "## Train it again",
-        passages.training(recipe),
+        training,
         "## Data and licences",
-        passages.licences(recipe, license),
-        "## Limits",
-        passages.limits(recipe, documents),
+        licences,
+        *(["## Limits", _limits(recipe, documents)] if first else []),
         "## Citation",
-        passages.citation(recipe),
+        cited,
     ]
 
 

@@ -70,6 +70,10 @@ _COMMANDS = {
         "download",
         "Fetch a model: its weights, compared with the pinned hash, its card and its evidence.",
     ),
+    "ci": (
+        "ci",
+        "Check model folders: the card, the hashes, and a replay of its claims, with a summary in Markdown.",
+    ),
 }
 _FUNCTIONS = {"import": "import_"}  # a word of Python's own
 # What other tools call it -> what it is called here.

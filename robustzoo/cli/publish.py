@@ -26,10 +26,15 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     metavar="SPDX",
     help="Of the weights, as their author gives it, for example apache-2.0 or cc-by-4.0.",
 )
-def card(folder: Path, licence: str | None, **said: str | None) -> None:
-    """Write FOLDER/README.md, the card, from the folder's recipe and evidence."""
+@click.option(
+    "--data-root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The images, to draw six of them before and after an attack (digits need none).",
+)
+def card(folder: Path, licence: str | None, data_root: Path | None, **said: str | None) -> None:
+    """Write FOLDER/README.md, the card, and its pictures, from the folder's recipe and evidence."""
     given = {key: text for key, text in said.items() if text is not None}
-    say(f"wrote {write_card(folder, licence=licence, said=given)}")
+    say(f"wrote {write_card(folder, licence=licence, said=given, data_root=data_root)}")
 
 
 @click.command()

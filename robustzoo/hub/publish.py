@@ -14,6 +14,7 @@ from robustzoo.cards.check import lint_card
 from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import images_problem
+from robustzoo.cards.head import ATTACKS, PERTURBATIONS
 from robustzoo.cards.holdings import all_evidence, covers, evidence_files
 from robustzoo.cards.imported import Imported
 from robustzoo.cards.metadata import LARGEST_CARD
@@ -24,7 +25,8 @@ from robustzoo.data import load_dataset
 from robustzoo.data.datasets import WITHOUT_FILES
 from robustzoo.data.image_dataset import SPLITS
 from robustzoo.hub.files import LARGEST_CONFIG
-from robustzoo.models.folder import ModelFolder, read_folder
+from robustzoo.hub.pictures import draw
+from robustzoo.models.folder import CARD, ModelFolder, read_folder
 from robustzoo.registry import entries, published
 from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.entries import Entry, Weights, public_name
@@ -61,7 +63,7 @@ def card_text(
     described, license = config.recipe, license or config.license
     if isinstance(described, Imported):
         described = replace(described, license=license)
-    card = folder / "README.md"
+    card = folder / CARD
     if card.exists() and not card.is_file():
         raise CardError(f"{card} is not a file, so no card can be written there; move it away")
     documents = all_evidence(folder)
@@ -101,12 +103,37 @@ def card_text(
     return text
 
 
-def write_card(
-    folder: str | Path, *, licence: str | None = None, said: Mapping[str, str] | None = None
-) -> Path:
-    """Write the card of a model folder as its README.md.
+def generated(
+    folder: str | PathLike[str],
+    name: str | None = None,
+    *,
+    data_root: str | Path | None = None,
+    **stated: str | None,
+) -> dict[str, bytes]:
+    """Path in the folder -> content: the card and its pictures.
 
     Args:
+        data_root: of the images, to be drawn beside the points that fool the model.
+        name, stated: as of `card_text`.
+
+    Raises: CardError, WitnessError as `card_text`.
+    """
+    opened = ModelFolder.of(folder)
+    text = card_text(opened, name, **stated)
+    return {CARD: text.encode(), **draw(opened.path, all_evidence(opened), data_root)}
+
+
+def write_card(
+    folder: str | Path,
+    *,
+    licence: str | None = None,
+    said: Mapping[str, str] | None = None,
+    data_root: str | Path | None = None,
+) -> Path:
+    """Write the card of a model folder as its README.md, and the pictures that it shows.
+
+    Args:
+        data_root: of the images, where they need files.
         licence: of the weights, as their author gives it: an SPDX identifier, kept in config.json. None: as
             the folder has it.
         said: "author", "contact", "citation" -> text, which stand in the author's notes, in place of what was
@@ -116,11 +143,11 @@ def write_card(
         CardError: as `card_text`; nothing is changed then.
     """
     opened = ModelFolder.of(folder)
-    path = opened.path / "README.md"
+    path = opened.path / CARD
     notes = _notes(path)
     for key, text in (said or {}).items():
         notes = _with_line(notes, key, text)
-    text = card_text(opened, license=licence, notes=notes)
+    files = generated(opened, license=licence, notes=notes, data_root=data_root)
     if licence is not None and licence != opened.config.license:
         config = opened.path / "config.json"
         document = json.loads(read_text(config, LARGEST_CONFIG))
@@ -128,7 +155,8 @@ def write_card(
         for place in filter(None, places):  # timm's part, and what is said of weights that others trained
             place["license"] = licence
         atomic_files.write_text(config, json.dumps(document, indent=2, allow_nan=False) + "\n")
-    atomic_files.write_text(path, text)
+    for place, content in reversed(files.items()):  # the card last: it shows the others
+        atomic_files.write_bytes(opened.path / place, content)
     return path
 
 
@@ -140,6 +168,13 @@ def _with_line(notes: str, key: str, text: str) -> str:
     while kept and not kept[0].strip():
         kept = kept[1:]
     return "\n".join([heading, "", f"{start}{' '.join(text.split())}", *kept]) + "\n"
+
+
+def printed(card: str, place: str) -> str:
+    """A card that is kept elsewhere than in its folder, with its pictures at `place`."""
+    for picture in (ATTACKS, PERTURBATIONS):
+        card = card.replace(f"]({picture})", f"]({place}/{picture})")
+    return card
 
 
 def card_folder() -> Path:
@@ -174,9 +209,9 @@ def publish_bundled(folder: str | Path) -> Entry:
     read_folder(opened)  # the weights load, and give the logits they were written with
     target = _PACKAGE / "bundled" / recipe.name
     check_publishable(folder, target, recipe.dataset)
-    text = card_text(opened, recipe.name)
+    made = generated(opened, recipe.name)
     files = files_to_publish(folder)
-    size = sum(path.stat().st_size for path in files)
+    size = sum(path.stat().st_size for path in files) + sum(map(len, made.values()))
     if size > MAX_BUNDLED_BYTES:
         raise CardError(
             f"{folder}: {size:,} bytes; bundled models have at most {MAX_BUNDLED_BYTES:,}. "
@@ -192,10 +227,12 @@ def publish_bundled(folder: str | Path) -> Entry:
             copy = staging / path.relative_to(folder)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
-        atomic_files.write_text(staging / "README.md", text)
+        for place, content in made.items():
+            atomic_files.write_bytes(staging / place, content)
         weights = staging / "model.safetensors"
         pin = Weights("bundled", recipe.name, None, None, sha256_file(weights), weights.stat().st_size)
         item = Entry(recipe.name, recipe, pin)
+        text = printed(made[CARD].decode(), f"../robustzoo/bundled/{recipe.name}")
         _put_in_place(staging, target, card, text, [item, *others])
     return item
 

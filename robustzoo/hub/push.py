@@ -44,18 +44,22 @@ class Publication:
     Attributes:
         repo: "OWNER/NAME".
         folder: with its weights' hash.
-        card: text of README.md.
-        files: path in the repository -> the file here; the card is none of them.
-        ids: path in the repository, the card's too -> SHA-256 of a large file, git's hash of another.
+        made: path in the repository -> content of what is made of the folder: the card and its pictures.
+        files: path in the repository -> the file here, of the rest.
+        ids: path in the repository -> SHA-256 of a large file, git's hash of another.
         locked: whether the registry's own lock file names it afterwards.
     """
 
     repo: str
     folder: ModelFolder
-    card: str
+    made: dict[str, bytes]
     files: dict[str, Path]
     ids: dict[str, str]
     locked: bool
+
+    @property
+    def card(self) -> str:
+        return self.made[_CARD].decode()
 
 
 @dataclass(frozen=True)
@@ -118,16 +122,17 @@ def prepare(
             "identifier)"
         )
     locked = lock and _may_lock(opened, repo)
-    card = publish.card_text(opened, _name(opened, locked))
+    made = publish.generated(opened, _name(opened, locked), data_root=data_root)
     publish.check_publishable(
         opened.path, None if not locked else _before(opened), opened.config.recipe.dataset if locked else None
     )
     files = {path.relative_to(opened.path).as_posix(): path for path in publish.files_to_publish(opened.path)}
-    _replay(opened, card, data_root)
-    ids = {name: _file_id(path) for name, path in files.items()} | {_CARD: _git_id(card.encode())}
+    _replay(opened, made[_CARD].decode(), data_root)
+    ids = {name: _file_id(path) for name, path in files.items()}
+    ids |= {name: _git_id(content) for name, content in made.items()}
     if ids["model.safetensors"] != opened.sha256:
         raise RobustzooError(f"{opened.path}: the weights changed while they were checked; run it again")
-    return Publication(repo.removeprefix(PREFIX), opened, card, files, ids, locked)
+    return Publication(repo.removeprefix(PREFIX), opened, made, files, ids, locked)
 
 
 def _name(opened: ModelFolder, locked: bool) -> str:
@@ -219,9 +224,11 @@ def _commit(
 ) -> tuple[str, str | None]:
     name = publication.folder.config.recipe.name
     with tempfile.TemporaryDirectory() as place:
-        card = Path(place, _CARD)
-        card.write_text(publication.card, encoding="utf-8")
-        sources = {**publication.files, _CARD: card}
+        sources = dict(publication.files)
+        for path, content in publication.made.items():
+            sources[path] = Path(place, path)
+            sources[path].parent.mkdir(exist_ok=True)
+            sources[path].write_bytes(content)
         done = _request(
             publication.repo,
             "uploading",
@@ -276,7 +283,8 @@ def _lock(publication: Publication, commit: str) -> Entry:
     recipe = opened.config.recipe
     size = publication.files["model.safetensors"].stat().st_size
     entry = Entry(recipe.name, recipe, Weights("hub", None, publication.repo, commit, opened.sha256, size))
-    atomic_files.write_text(publish.card_folder() / f"{recipe.name}.md", publication.card)
+    text = publish.printed(publication.card, f"{constants.ENDPOINT}/{publication.repo}/resolve/{commit}")
+    atomic_files.write_text(publish.card_folder() / f"{recipe.name}.md", text)
     entries.write_lock([entry, *(other for other in published() if other.name != recipe.name)])
     return entry
 

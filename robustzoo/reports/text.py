@@ -9,11 +9,14 @@ from typing import Any
 
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import images_problem
+from robustzoo.cards.head import stages
 from robustzoo.cards.holdings import best_known
 from robustzoo.cards.passages import transform_text
 from robustzoo.cards.signs import masking_signs
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.streams import duration, one_line
+
+__all__ = ["ClassAccuracy", "chosen", "per_class", "report", "stages"]
 
 
 def report(evidence: Evidence, *, details: bool = False, others: Sequence[Evidence] = ()) -> str:
@@ -104,16 +107,6 @@ def _machine(evidence: Evidence) -> str:
         f"machine: {run['device']}, {processes}, micro-batch {evidence.doc['micro_batch_size']}, "
         f"{evidence.arithmetic}, torch {version}"
     )
-
-
-def stages(evidence: Evidence) -> list[tuple[str, Accuracy]]:
-    """(attack, accuracy of what is left after it), the clean accuracy first."""
-    counts = evidence.doc["counts"]
-    left, found = counts["clean_correct"], [("clean", evidence.clean_accuracy)]
-    for member in evidence.doc["protocol"]["members"]:
-        left -= counts["broken_by"].get(member["attack"], 0)
-        found.append((member["attack"], Accuracy.of(left, counts["n"])))
-    return found
 
 
 # More classes than these are summed up by their weakest ones.

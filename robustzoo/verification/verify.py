@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from robustzoo.cards.check import require_rendered, require_same
+from robustzoo.cards.check import picture_problem, require_rendered, require_same
 from robustzoo.cards.claims import Claim, default_tolerance
 from robustzoo.cards.evidence import Evidence
-from robustzoo.cards.metadata import Card
+from robustzoo.cards.metadata import LAYOUT, Card
 from robustzoo.cards.notes import split_notes
 from robustzoo.cards.signs import masking_signs
 from robustzoo.cards.witnesses import Witnesses
@@ -145,6 +145,11 @@ def verify(
         )
     if unstated:
         notes.append(f"{unstated} more of the folder's Evidence is not stated by the card, and not checked")
+    picture = picture_problem(folder, [one.evidence for one in stated], read.layout)
+    if picture is not None:
+        notes.append(picture)
+    if read.layout < LAYOUT:
+        notes.append(f"the card has an earlier layout, and stands: `robustzoo card {folder}` renews it")
     if split_notes(read.text)[1]:
         notes.append("the author's notes, at the end of the card, are not checked")
     result = VerificationReport(name, str(folder), found, mode, reports, require, notes)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from robustzoo.cards import CardError, Claim, Evidence, lint_card, render_card
 from robustzoo.cards.evidence_rules import protocol_digest
+from robustzoo.cards.head import attacks_svg
+from robustzoo.cards.holdings import all_evidence
 from robustzoo.cards.metadata import read_block
 from robustzoo.cards.render import SECTIONS
 from robustzoo.registry import all_names, published, recipe
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, LOSSES
+from robustzoo.registry.recipes import Recipe
 
 NAME = "vit_micro2.digits_linf.trades_trh"
 LICENCE = "apache-2.0"
@@ -39,6 +44,11 @@ def measured(sections):
 @pytest.fixture
 def text(measured):
     return render_card(*measured(), SHA256, LICENCE)
+
+
+@pytest.fixture
+def first_layout(measured):
+    return render_card(*measured(), SHA256, LICENCE, layout=1)
 
 
 def rows_of(text: str) -> list[list[str]]:
@@ -78,6 +88,7 @@ def test_metadata_is_what_the_hub_expects(text):
         "schema": 1,
         "weights_sha256": SHA256,
         "recipe_digest": recipe(NAME).digest,
+        "layout": 2,
     }
 
 
@@ -198,7 +209,7 @@ def test_card_with_two_evaluations(measured):
     _, second = measured(threat_model="linf:1/20", passes={"forward": 1, "backward": 1})
     text = render_card(made, [first, second], SHA256, LICENCE)
     assert lint_card(text, made, [first, second]) == []
-    assert [row[0] for row in rows_of(text)[:5]][2:] == [
+    assert [row[0] for row in rows_of(text.split("## Results")[1])[:5]][2:] == [
         "clean",
         "**robust**, L∞ 1/10",
         "**robust**, L∞ 1/20",
@@ -275,7 +286,7 @@ TAMPERED = [
     ),
     ("12.2 to 73.8 %", "32.2 to 73.8 %", "apgd-ce+t | 4 / 10 | 40.0 % | 32.2 to 73.8 %"),
     ("| clean | none |", "| clean | all |", "does not give: clean | all | 8 / 10"),
-    ("## Load", "| robust | 9 / 10 |\n\n## Load", "does not give: robust | 9 / 10"),
+    ("## Verify", "| robust | 9 / 10 |\n\n## Verify", "does not give: robust | 9 / 10"),
     ("apgd-ce: 2, apgd-t: 2", "apgd-ce: 2", "73.8 % | broken by attacks: 2"),
     ("apgd-ce: 2, apgd-t: 2", "apgd-ce: 4, apgd-t: 0", "of the text is '| **robust**"),
     (
@@ -289,10 +300,15 @@ TAMPERED = [
         "seed: apgd-ce+t, 500, 0, the metadata gives protocol, images and seed: apgd-ce+t, 10, 0",
     ),
     ("off by 3 images", "off by 1 images", "images: 1, the metadata gives allowed difference in images: 3"),
+    ("| 80.0 % | **40.0 %** |", "| 80.0 % | **44.0 %** |", "table at the top is not the one"),
+    ("  layout: 2\n", "  layout: 3\n", "layout 3"),
+    ("  layout: 2\n", "  layout: yes\n", "layout True"),
+    ("  layout: 2\n", "", "and should be '## Results'"),
+    ("<summary>All", "<summary>None of", "of the text is '<summary>None"),
     (f"# {NAME}\n", "# other\n", "heading names 'other'"),
     (f'load("{NAME}")', 'load("other")', "text is 'model = robustzoo.load"),
-    ("## Limits", "See /home/someone/notes.md\n\n## Limits", "'/home/someone/notes.md'"),
-    ("## Limits", "See C:\\runs and ~/runs.\n\n## Limits", "one machine only"),
+    ("## Results", "See /home/someone/notes.md\n\n## Results", "'/home/someone/notes.md'"),
+    ("## Results", "See C:\\runs and ~/runs.\n\n## Results", "one machine only"),
 ]
 
 
@@ -323,7 +339,7 @@ def test_lint_of_no_card_is_one_problem():
 
 def test_urls_fractions_and_relative_paths_are_no_absolute_paths(text):
     harmless = "see https://example.org/a/b, [x](docs/a/b.md), runs/x/y, 8/255, and/or, `local-dir:FOLDER`"
-    assert lint_card(text.replace("## Limits", f"{harmless}\n\n## Limits")) == []
+    assert lint_card(text.replace("## Results", f"{harmless}\n\n## Results")) == []
 
 
 def test_there_is_a_card_for_every_published_model_and_it_is_clean():
@@ -335,17 +351,56 @@ def test_there_is_a_card_for_every_published_model_and_it_is_clean():
         assert entry.weights.sha256 in text
 
 
-def test_the_headings_that_notes_cannot_repeat_are_those_of_the_card(text):
-    assert tuple(re.findall(r"^## (.+)$", text, re.MULTILINE)) == SECTIONS
-
-
 def test_card_of_a_network_of_timm_says_what_it_is_and_how_to_load_it(sections):
     changes = {"architecture": "timm:convnext_atto", "model_args": {"depths": [1, 1, 1, 1]}}
     made = recipe("resnet18.cifar10jpg_linf.at_base", changes)
     given = sections(name=made.name, threat_model=made.threat_model)
     given["dataset"].update(id=made.dataset, num_classes=10)
     evidence = Evidence.build(**given)
-    text = render_card(made, evidence, SHA256)
+    text = render_card(made, evidence, SHA256, LICENCE)
     assert '- Network: `convnext_atto` of timm with `{"depths": [1, 1, 1, 1]}`.' in text
     assert 'robustzoo.load("local-dir:FOLDER")' in text and "`recipe.json`" in text
     assert lint_card(text, made, [evidence]) == []
+
+
+def test_a_card_of_the_first_layout_stands_as_it_is(measured, text, first_layout):
+    """Its metadata name no layout; but for its order, it says nothing else. Notes avoid its headings."""
+    assert (
+        lint_card(first_layout, *measured()) == [] and "layout" not in read_block(first_layout)["robustzoo"]
+    )
+    assert tuple(re.findall(r"^## (.+)$", first_layout, re.MULTILINE)) == SECTIONS
+    assert {*first_layout.splitlines()} - {*text.splitlines()} == {"## Load", "## Limits"}
+    for entry in published():
+        folder = entry.weights.folder
+        made = Recipe.from_json(json.loads((folder / "config.json").read_text())["robustzoo"]["recipe"])
+        assert lint_card((folder / "README.md").read_text(), made, all_evidence(folder)) == []
+
+
+def test_the_head_has_a_line_for_each_threat_model_and_the_recipe_is_folded(measured):
+    made, first = measured()
+    _, second = measured(threat_model="linf:1/20", passes={"forward": 1, "backward": 1})
+    members = first.doc["protocol"]["members"][:1]
+    weaker = {"name": "apgd-ce", "members": members, "digest": protocol_digest("apgd-ce", members)}
+    samples = [s for s in first.doc["samples"] if (s["broken_by"] or {}).get("attack") != "apgd-t"]
+    left = {"indices": [s["id"] for s in samples], "subset": "chosen8", "digest": "e" * 64}
+    dataset = {**first.doc["dataset"], **left}
+    third = measured(protocol=weaker, samples=samples, dataset=dataset, witnesses=None)[1]
+    text = render_card(made, [first, second, third], SHA256)
+    assert lint_card(text, made, [first, second, third]) == []
+    head, rest = text.split("## Results")
+    assert [row[0] for row in rows_of(head)][2:] == ["L∞ 1/10", "L∞ 1/20"]
+    assert rows_of(head)[2][1:] == [
+        "`apgd-ce+t`",
+        "10 of digits test",
+        "80.0 %",
+        "**40.0 %**",
+        "12.2 to 73.8 %",
+    ]
+    recipe_text = rest.split("## Recipe")[1].split("## Train")[0]
+    assert recipe_text.strip().startswith("<details>\n<summary>All") and recipe_text.strip().endswith(
+        "</details>"
+    )
+    svg = attacks_svg([first, second, third])
+    assert svg == attacks_svg([Evidence(e.doc) for e in (first, second, third)]) and len(svg) < 10_000
+    found = [node.text for node in ElementTree.fromstring(svg).iter() if node.tag.endswith("text")]
+    assert [t for t in found if t.endswith("%") and "," not in t] == ["80.0 %", "60.0 %", "40.0 %"] * 2

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 import robustzoo
 from robustzoo import atomic_files
@@ -17,14 +19,16 @@ from robustzoo.attacks.protocols import protocol
 from robustzoo.cards.claims import CardError, Claim
 from robustzoo.cards.evidence import EvidenceError
 from robustzoo.cards.evidence_rules import protocol_digest
-from robustzoo.cards.holdings import main_evidence
+from robustzoo.cards.holdings import all_evidence, main_evidence
+from robustzoo.cards.render import render_card
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.cli import group
 from robustzoo.errors import RobustzooError
 from robustzoo.hub import publish
-from robustzoo.models import pixel_model, write_folder
+from robustzoo.models import pixel_model, read_folder, write_folder
 from robustzoo.registry import ThreatModel, UnknownName, entries, recipe
 from robustzoo.registry.digests import sha256_file
+from robustzoo.registry.entries import public_name
 
 NAME = "vit_micro2.digits_linf.at_base"
 
@@ -49,7 +53,11 @@ def test_publish_copies_writes_the_card_and_locks_the_hash(tmp_path, checkout):
     )
     assert robustzoo.list_models(published_only=True) == [NAME]
     card = (bundled / "README.md").read_text()
-    assert card == (checkout.parent / "model_cards" / f"{NAME}.md").read_text()
+    kept = checkout.parent / "model_cards" / f"{NAME}.md"
+    assert kept.read_text() == card.replace("](evidence/", f"](../robustzoo/bundled/{NAME}/evidence/")
+    assert robustzoo.verify(NAME, card=kept, progress=False).outcome == "consistent"
+    shown = re.findall(r"^!\[.*\]\((.*)\)", kept.read_text(), re.MULTILINE)
+    assert shown and all((kept.parent / place).is_file() for place in shown)
     (claim,) = Claim.from_card(card)
     assert claim.robust_correct == main_evidence(bundled).robust_accuracy.correct
     assert robustzoo.load(NAME).folder == bundled
@@ -285,3 +293,42 @@ def test_a_folder_that_may_not_be_read_is_not_told_as_an_empty_one(tmp_path, mon
         said = found.output if found.exit_code == 2 else str(found.exception)
         assert "Permission denied" in said and str(closed) in said, arguments
         assert "there is no card" not in said and "holds no Evidence" not in said
+
+
+def test_pictures_are_the_same_bytes_again_and_a_forged_one_is_named(tmp_path, monkeypatch):
+    folder = shutil.copytree(entries.read_lock()[NAME].folder, tmp_path / "model")
+    publish.write_card(folder)
+    pictures = {path: path.read_bytes() for path in (folder / "evidence").glob("*.[sp][vn]g")}
+    assert {path.name for path in pictures} == {"accuracy.svg", "perturbations.png"}
+    publish.write_card(folder)
+    assert {path: path.read_bytes() for path in pictures} == pictures
+    with Image.open(folder / "evidence" / "perturbations.png") as drawn:
+        whole = drawn.size
+    assert sum(map(len, pictures.values())) < 20_000
+    # Where the images are not at hand the picture of before stays; without one the points are drawn alone.
+    monkeypatch.setattr("robustzoo.hub.pictures.WITHOUT_FILES", frozenset())
+    publish.write_card(folder)
+    assert {path: path.read_bytes() for path in pictures} == pictures
+    (folder / "evidence" / "perturbations.png").write_bytes(b"no picture")
+    publish.write_card(folder)
+    with Image.open(folder / "evidence" / "perturbations.png") as drawn:
+        assert drawn.size[0] == whole[0] and drawn.size[1] < whole[1] / 2
+    assert not any("picture" in note for note in robustzoo.verify(folder, progress=False).notes)
+    svg = folder / "evidence" / "accuracy.svg"
+    svg.write_text(svg.read_text().replace(" %</text>", "9 %</text>"))
+    report = robustzoo.verify(folder, progress=False)
+    assert any("accuracy.svg is not what the evidence gives" in note for note in report.notes)
+
+
+def test_a_card_of_the_first_layout_is_verified_and_says_how_to_renew_it(tmp_path):
+    folder = evaluated(tmp_path / "run")
+    config, documents = read_folder(folder), all_evidence(folder)
+    sha256 = sha256_file(folder / "model.safetensors")
+    name = public_name(NAME, sha256)
+    card = render_card(config.recipe, documents, sha256, config.license, name=name, layout=1)
+    (folder / "README.md").write_text(card)
+    report = robustzoo.verify(folder, progress=False)
+    assert report.outcome == "consistent" and any("robustzoo card" in note for note in report.notes)
+    publish.write_card(folder)
+    report = robustzoo.verify(folder, progress=False)
+    assert report.outcome == "consistent" and not any("robustzoo card" in note for note in report.notes)

@@ -74,9 +74,7 @@ def checkout(tmp_path, monkeypatch):
 
 
 def here(publication):
-    return {name: path.read_bytes() for name, path in publication.files.items()} | {
-        "README.md": publication.card.encode()
-    }
+    return {name: path.read_bytes() for name, path in publication.files.items()} | publication.made
 
 
 def there(server, repo=REPO, revision="main"):
@@ -99,7 +97,9 @@ def test_publish_then_load_by_name_in_another_cache_and_verify(
     model = robustzoo.load(NAME)
     assert torch.equal(model(PIXELS), read_folder(folder)(PIXELS)) and done.commit in str(model.folder)
     assert robustzoo.verify(NAME, progress=False).outcome == "consistent"
-    assert (checkout.parent / "model_cards" / f"{NAME}.md").read_text() == model.card
+    kept = (checkout.parent / "model_cards" / f"{NAME}.md").read_text()
+    assert f"![Accuracy after each attack]({writer.endpoint}/{REPO}/resolve/{done.commit}/evidence/" in kept
+    assert kept.replace(f"{writer.endpoint}/{REPO}/resolve/{done.commit}/", "") == model.card
     assert "- Author: Ada" in model.card and "license: apache-2.0" in model.card
     assert robustzoo.load(f"hf-hub:{REPO}@v1").name == NAME
     assert not writer.leaked and f"Bearer {WRITER}" not in str(writer.requests)

@@ -215,7 +215,7 @@ FALSE = [
     ("202,186 parameters", "2,186 parameters"),
     ("points wide", "thousandths wide"),
     ("| `base_lr` | 0.001 |", "| `base_lr` | 0.1 |"),
-    ("## Load", "It is 99 % robust.\n\n## Load"),
+    ("## Results", "It is 99 % robust.\n\n## Results"),
     ("\n| accuracy |", "\n<!--\n| accuracy |"),
     (
         "    metrics:\n",
