@@ -83,7 +83,7 @@ def render_card(
         "## Load",
         passages.loading(recipe, place),
         "## Verify",
-        passages.verifying(place, documents),
+        passages.verifying(place + imported_passages.trust_option(recipe, place), documents),
         *_origin(recipe, documents, license),
         "## Weights",
         f"sha256 of `model.safetensors`: `{weights_sha256}`",

@@ -22,6 +22,7 @@ _COMMANDS = {
     "show": "zoo",
     "recipe": "zoo",
     "train": "train",
+    "data": "data",
     "evaluate": "evaluate",
     "import": "importing",
     "export": "exporting",

@@ -70,8 +70,8 @@ def import_(
     }
     from robustzoo.cli.models import say_running
     from robustzoo.data import evaluation_subset, open_data
-    from robustzoo.models.imported_networks import file_and_function
     from robustzoo.models.importing import import_checkpoint
+    from robustzoo.python_files import file_and_function
 
     if (code := file_and_function(architecture)) is not None:
         say_running(code[0])

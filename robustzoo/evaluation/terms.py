@@ -16,6 +16,7 @@ from robustzoo.cards.evidence import Evidence, EvidenceError
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import OWN_DATA_MARK
+from robustzoo.registry.dataset_files import is_own
 
 if TYPE_CHECKING:
     from robustzoo.evaluation.ledger import Ledger
@@ -52,6 +53,7 @@ def terms_of(
         part: what is evaluated of the images, where not all are.
     """
     work, subset, dataset = ready.work, ready.subset, ready.dataset
+    own, named = is_own(dataset.key), len(dataset.classes) == work.num_classes
     terms: dict[str, Any] = {
         "model": model,
         "threat_model": {"norm": work.threat_model.norm, "epsilon": work.threat_model.epsilon_text},
@@ -65,6 +67,7 @@ def terms_of(
             "indices": subset.indices,
             "digest": subset.digest,
             **({} if dataset.transform is None else {"transform": dataset.transform}),
+            **({"classes": list(dataset.classes)} if own and named else {}),
         },
         "seed": work.seed,
         "micro_batch_size": work.micro_batch_size,

@@ -15,6 +15,7 @@ from robustzoo.cards.imported import Imported
 from robustzoo.errors import RobustzooError
 from robustzoo.models.architectures import build_for, timm_arguments, timm_name
 from robustzoo.models.imported_networks import timm_part
+from robustzoo.models.photographs import preprocessing_of
 from robustzoo.models.weights import require_file
 from robustzoo.registry import Recipe
 from robustzoo.registry.entries import read_configuration
@@ -65,9 +66,7 @@ def timm_config(recipe: Recipe, network: nn.Module) -> dict[str, Any]:
             "input_size": [channels, size, size],
             # Where it is true timm hands the size to the network: convolutions have no argument for it.
             "fixed_input_size": network.pretrained_cfg["fixed_input_size"],
-            "interpolation": "bicubic",
-            "crop_pct": 1.0 if size < 64 else network.pretrained_cfg["crop_pct"],
-            "crop_mode": "center",
+            **preprocessing_of(recipe),
             "mean": _per_channel(recipe.mean, channels),
             "std": _per_channel(recipe.std, channels),
             "num_classes": recipe.num_classes,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from robustzoo.errors import RobustzooError
+from robustzoo.registry.catalog import OWN_DATA_MARK
 from robustzoo.registry.names import did_you_mean
 from robustzoo.registry.threat_model import ThreatModel
 
@@ -96,6 +97,9 @@ class Values:
     image_size: int = _value("height and width in pixels", low=1, fixed=True)
     channels: int = _value("image channels", low=1, fixed=True)
     num_classes: int = _value("classes", low=2, fixed=True)
+    classes: tuple[str, ...] | None = _value(
+        "names of the classes in order, of images of one's own", fixed=True, later=True
+    )
     mean: tuple[float, ...] = _value("subtracted from pixels inside the model")
     std: tuple[float, ...] = _value("divides centred pixels inside the model", above=0)
     patch_stride: int | None = _value(
@@ -243,6 +247,8 @@ def write_value(value: Any) -> Any:
 
 def meaning(key: str, typed: Any) -> str:
     """What a field means at this value, in words for a card."""
+    if key in ("dataset", "training_data") and typed.startswith(f"own{OWN_DATA_MARK}"):
+        return "images of one's own, as the dataset.json beside them names them"
     return _MEANINGS.get((key, typed), FIELDS[key].about)
 
 
