@@ -19,6 +19,7 @@ LEAVES = {
     "atomic_files",
     "errors",
     "keyed_noise",
+    "python_files",
     "streams",
     "untrusted_files",
 }

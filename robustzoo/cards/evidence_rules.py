@@ -136,6 +136,9 @@ def _contradictions(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _threat_model(doc["threat_model"])
     yield from _image_shape(doc["dataset"]["image_shape"])
     yield from _order("dataset.indices", doc["dataset"]["indices"])
+    named, classes = doc["dataset"].get("classes"), doc["dataset"]["num_classes"]
+    if named is not None and len(named) != classes:
+        yield "dataset.classes", f"{len(named)} names, and there are {classes} classes"
     ids = [sample["id"] for sample in doc["samples"]]
     yield from _order("samples", ids)
     expected = doc["dataset"]["indices"]

@@ -10,6 +10,7 @@ from robustzoo.cards import passages
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.imported import PYTHON, Imported
 from robustzoo.registry.catalog import DATASETS
+from robustzoo.registry.recipes import Recipe
 
 TRAINING = "It was not trained here: see its authors' publication."
 
@@ -50,6 +51,12 @@ def licences(imported: Imported, license: str) -> str:
         d = DATASETS[imported.dataset]
         lines.append(f"- Test images: {d.title}; {d.source}. Licence: {d.licence}.")
     return "\n".join([*lines, "- Training images: see the authors' publication."])
+
+
+def trust_option(described: Recipe | Imported, place: str) -> str:
+    """What commands that build the network need beside its folder."""
+    code = described.code_file if isinstance(described, Imported) else None
+    return "" if code is None else f" --trust {place}/{code}"
 
 
 def trusting(imported: Imported) -> str:

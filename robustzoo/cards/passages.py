@@ -14,7 +14,7 @@ from robustzoo.cards.holdings import BestKnown
 from robustzoo.cards.imported import Imported
 from robustzoo.cards.metadata import timm_tags
 from robustzoo.cards.signs import masking_signs
-from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES
+from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES, OWN_DATA_MARK
 from robustzoo.registry.describe import changes, training_command
 from robustzoo.registry.fields import value_text
 from robustzoo.registry.outside import TIMM, is_outside, of_packages
@@ -48,14 +48,14 @@ def threat(threat_model: ThreatModel) -> str:
 
 def summary(recipe: Recipe) -> str:
     """What the model is, in one paragraph."""
-    dataset = DATASETS[recipe.dataset]
     method = ", with ".join(map(_title, (recipe.loss, *recipe.defences)))
     return (
         "An image classifier trained to keep its answer under every perturbation of at most "
         f"**{threat(recipe.threat_model)}**, pixels in [0, 1].\n\n"
         f"- Network: {_network(recipe)}.\n"
-        f"- Images: {dataset.title}; {recipe.num_classes:,} classes, "
+        f"- Images: {recipe.images.title}; {recipe.num_classes:,} classes, "
         f"{recipe.image_size} x {recipe.image_size} pixels, {_plural(recipe.channels, 'channel')}.\n"
+        f"{_own_classes(recipe)}"
         f"- Method: {method}.\n\n"
         "Part of robustzoo, a zoo of robust models whose numbers anyone can check again: each number below "
         "is a count of images, and the verdict on every single image is in `evidence/`." + _changed(recipe)
@@ -67,6 +67,8 @@ def _network(recipe: Recipe) -> str:
         arguments = f" with `{value_text(recipe.model_args)}`" if recipe.model_args else ""
         return f"`{recipe.architecture.removeprefix(TIMM)}` of timm{arguments}"
     row = ARCHITECTURES[recipe.architecture]
+    if recipe.image_size not in row.networks:  # made for images of another size; nobody has counted it
+        return row.title
     parameters = row.parameter_count(recipe.image_size, recipe.num_classes, recipe.patch_stride)
     return f"{row.title}; {parameters:,} parameters"
 
@@ -79,11 +81,19 @@ def _title(key: str) -> str:
     return (LOSSES | DEFENCES)[key].title
 
 
+def _own_classes(recipe: Recipe) -> str:
+    """The names of the classes of one's own images; the catalog's are known."""
+    if recipe.classes is None:
+        return ""
+    shown = [f"{label} {_text(name)}" for label, name in enumerate(recipe.classes)]
+    return f"- Classes: {', '.join(shown if len(shown) <= 100 else [*shown[:100], '...'])}.\n"
+
+
 def _changed(recipe: Recipe) -> str:
     """For a changed recipe: from what, and how."""
     if recipe.name == recipe.base_name:
         return ""
-    listed = ", ".join(f"`{key}={value}` (was {was})" for key, value, was in changes(recipe))
+    listed = ", ".join(f"`{key}={_text(value)}` (was {was})" for key, value, was in changes(recipe))
     return f"\n\n**A changed recipe**: that of `{recipe.base_name}` with {listed}. It is not that model."
 
 
@@ -151,25 +161,38 @@ def best_known(found: BestKnown) -> str:
 
 def loading(recipe: Recipe | Imported, place: str) -> str:
     """Three lines of code, and the trap beside them. `place`: the name to load, or the word FOLDER."""
+    code = recipe.code_file if isinstance(recipe, Imported) else None
+    trusted = "" if code is None else f', trust="{place}/{code}"'
     place = f"local-dir:{place}" if place == "FOLDER" else place
     mean, std = (", ".join(f"{v:g}" for v in values) for values in (recipe.mean, recipe.std))
     shape = f"(B, {recipe.channels}, {recipe.image_size}, {recipe.image_size})"
     return (
         "```python\n"
         "import robustzoo\n\n"
-        f'model = robustzoo.load("{place}")\n'
+        f'model = robustzoo.load("{place}"{trusted})\n'
         f"# logits = model(images), images: float32 {shape}, pixels in [0, 1]\n"
         "```\n\n"
         "> **Pixels, not normalised input.** `robustzoo.load` gives a `PixelModel`: it takes pixels in "
-        "[0, 1], normalises inside and refuses anything else. The folder also loads with timm alone, "
-        '`timm.create_model("local-dir:FOLDER", pretrained=True)`, but a timm network expects normalised '
+        f"[0, 1], normalises inside and refuses anything else. {_alone(code)} expects normalised "
         f"input, `(pixels - mean) / std` with mean {mean} and std {std}. Normalising twice or not at all "
         "gives a wrong accuracy and no error."
     )
 
 
+def _alone(code: str | None) -> str:
+    """What of the folder takes normalised input. code: the file that builds the network; None: timm does."""
+    if code is not None:
+        return f"timm does not know this network; what `{code}` builds"
+    return (
+        "The folder also loads with timm alone, "
+        '`timm.create_model("local-dir:FOLDER", pretrained=True)`, but a timm network'
+    )
+
+
 def verifying(place: str, documents: Sequence[Evidence]) -> str:
-    """The commands that check the card, and what each can prove."""
+    """The commands that check the card, and what each can prove. place: what they are given."""
+    if any(OWN_DATA_MARK in document.doc["dataset"]["id"] for document in documents):
+        place += " --data DIR"  # that holds these images
     allowed = sorted({default_tolerance(document.doc["counts"]["n"]) for document in documents})
     return (
         "```bash\n"
@@ -223,9 +246,9 @@ def licences(recipe: Recipe, license: str) -> str:
 
 def _images(recipe: Recipe) -> str:
     """Lines for the images of training and test, and for generated ones."""
-    test, trained = DATASETS[recipe.dataset], DATASETS[recipe.training_data]
+    test, trained = recipe.images, recipe.trained_on
     uses = [("Training and test", test)] if test == trained else [("Training", trained), ("Test", test)]
-    lines = [f"- {use} images: {d.title}; {d.source}. Licence: {d.licence}.\n" for use, d in uses]
+    lines = [f"- {use} images: {d.title}; {_text(d.source)}. Licence: {d.licence}.\n" for use, d in uses]
     generated = generated_images(recipe.extra_data)
     if generated == DDPM_IMAGES:
         lines.append(
@@ -261,8 +284,9 @@ def limits_of(documents: Sequence[Evidence], trained: str, dataset: str | None) 
     if weaker:
         names = ", ".join(f"`{name}`" for name in weaker)
         lines.append(f"{names} tries less than `{ENSEMBLES[0]}`, so do not compare its numbers with that.")
-    if dataset is not None and (caution := DATASETS[dataset].caution):
-        lines.append(caution)
+    spec = DATASETS.get(dataset or "")
+    if spec is not None and spec.caution:
+        lines.append(spec.caution)
     lines.append("Fairness, calibration and privacy of the training data were not assessed.")
     return "\n".join(f"- {line}" for line in lines)
 

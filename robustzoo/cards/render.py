@@ -89,7 +89,7 @@ def render_card(
         *map(passages.best_known, lowest),
         *(["## Load", passages.loading(recipe, place)] if first else []),
         "## Verify",
-        passages.verifying(place, documents),
+        passages.verifying(place + imported_passages.trust_option(recipe, place), documents),
         *_origin(recipe, documents, license, first),
         "## Weights",
         f"sha256 of `model.safetensors`: `{weights_sha256}`",

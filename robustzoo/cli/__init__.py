@@ -31,6 +31,10 @@ _COMMANDS = {
         "Print a recipe: every value with its source, the paper's result, and what training it costs.",
     ),
     "train": ("train", "Train a recipe with DeepSpeed and export its model (`robustzoo train --help`)."),
+    "data": (
+        "data",
+        "Describe images of your own, so that other commands can train on them and measure on them.",
+    ),
     "evaluate": ("evaluate", "Attack MODEL and write Evidence."),
     "import": (
         "importing",

@@ -12,8 +12,8 @@ from robustzoo.cli.models import say_running
 from robustzoo.cli.output import say
 from robustzoo.data import evaluation_subset, open_data
 from robustzoo.errors import RobustzooError
-from robustzoo.models.imported_networks import file_and_function
 from robustzoo.models.importing import import_checkpoint
+from robustzoo.python_files import file_and_function
 
 
 @click.command("import")

@@ -11,7 +11,6 @@ import click
 
 from robustzoo import atomic_files
 from robustzoo.registry import Recipe
-from robustzoo.registry.catalog import DATASETS
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -62,7 +61,7 @@ def check_data_root(data_root: Path | None, recipe: Recipe | None) -> None:
 
     recipe: of the model, where it is known by now.
     """
-    dataset = None if recipe is None else DATASETS[recipe.dataset]
+    dataset = None if recipe is None else recipe.images
     if dataset is not None and not dataset.needs_files:
         if data_root is not None:
             raise click.UsageError(

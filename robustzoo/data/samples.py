@@ -18,6 +18,7 @@ from robustzoo.data.sources import FOLDER, data_place, open_data
 from robustzoo.data.subsets import Subset, evaluation_subset, pixel_digest
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import is_catalog_key
+from robustzoo.registry.dataset_files import described, is_own
 
 
 def input_shape(model: nn.Module) -> tuple[int, int, int] | None:
@@ -100,6 +101,8 @@ def open_samples(
         RobustzooError: the model's input_shape is no shape.
     """
     recipe = getattr(model, "recipe", None)
+    if isinstance(data, Path) and described(data) is not None:
+        data = str(data)
     name, folder = data_place(data) if isinstance(data, str) else (None, data)
     if name is None and recipe is not None and recipe.dataset not in WITHOUT_FILES and _is_folder(folder):
         if data_root is not None:
@@ -162,11 +165,12 @@ def _usual_fit(model: nn.Module, size: tuple[int, int]) -> Fit:
 def _refuse_other_size(dataset: ImageDataset, model: nn.Module) -> None:
     """Raise DataError where the catalog's photographs have another size than the model takes."""
     shape = _shape_of(model)
-    if shape is None or not is_catalog_key(dataset.key) or tuple(dataset.image_shape) == shape:
+    stated = is_catalog_key(dataset.key) or is_own(dataset.key)
+    if shape is None or not stated or tuple(dataset.image_shape) == shape:
         return
     wanted, found = (" x ".join(map(str, sides)) for sides in (shape, dataset.image_shape))
     raise DataError(
-        f"the model takes images of {wanted} (channels, height, width), and the catalog's {dataset.key} are "
+        f"the model takes images of {wanted} (channels, height, width), and {dataset.key} are "
         f"{found}; to bring image files to the model's size, give the folder with a sub-folder per class as "
         f"{FOLDER}:DIR"
     )

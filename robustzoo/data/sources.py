@@ -16,6 +16,7 @@ from robustzoo.data.image_dataset import DataError, ImageDataset, listing, refus
 from robustzoo.data.items import FLOAT_LABELS, check_dense, check_pixels, read_item
 from robustzoo.data.readers.image_folder import open_folder
 from robustzoo.registry.catalog import OWN_DATA_MARK
+from robustzoo.registry.dataset_files import code_of, described, file_at, is_own
 from robustzoo.registry.names import did_you_mean
 
 
@@ -119,12 +120,16 @@ FOLDER = "folder"  # the NAME that says of a DIR that it is nobody's but the cal
 
 
 def data_place(text: str) -> tuple[str | None, Path | None]:
-    """(name of the catalog, FOLDER or None; folder or None) that text means: NAME, NAME:DIR or DIR.
+    """(name of the catalog, "own:NAME", FOLDER or None; folder or None) that text means: NAME, NAME:DIR, DIR,
+    or FILE.py:FUNCTION, which is run when it is opened.
 
-    A name of the catalog never means a folder. Raises DataError where text is none of these.
+    A name of the catalog never means a folder; a folder with a dataset.json has the name that this says.
+    Raises DataError where text is none of these, RobustzooError where dataset.json is none.
     """
-    if text in LOADERS:
+    if text in LOADERS or is_own(text):
         return text, None
+    if code_of(text) is not None or (not text.partition(":")[1] and file_at(text) is not None):
+        return _own_id(text), Path(text)
     if not text.strip() or (text.endswith(":") and text[:-1] in (*LOADERS, FOLDER)):
         raise DataError(  # a shell variable that was not set; Path("") would be the working directory
             f"data is {text!r}, which names no folder; expected NAME, NAME:DIR or DIR"
@@ -132,14 +137,30 @@ def data_place(text: str) -> tuple[str | None, Path | None]:
     name, colon, folder = text.partition(":")
     if colon and folder and (name in LOADERS or name == FOLDER) and not Path(text).is_dir():
         return name, Path(folder)
+    if colon and folder and not Path(text).exists() and (found := described(folder)) is not None:
+        if found.name != name:
+            raise DataError(
+                f"{text!r}: the dataset.json there is about {found.name!r}; give {found.name}:{folder}"
+            )
+        return found.id, Path(folder)
     is_path = os.sep in name or "/" in name or text.startswith("~") or Path(text).expanduser().exists()
     if colon and len(name) > 1 and not is_path:  # C:\DIR is a folder
         raise DataError(
             f"{text!r} names no data: {name!r} is no dataset.{did_you_mean(name, [*LOADERS, FOLDER])} "
             f"Expected NAME, NAME:DIR or DIR, where NAME is one of {', '.join(LOADERS)}, or {FOLDER} for "
-            "images of your own"
+            "images of your own, or the name in their dataset.json (`robustzoo data describe DIR` writes it)"
         )
     return (None, Path(text)) if colon or is_path else (text, None)
+
+
+def _own_id(place: str) -> str:
+    found = described(place)
+    if found is None:
+        raise DataError(
+            f"{place} has no dataset.json beside it, which says what its images are: write one with "
+            f"`robustzoo data describe {place}`"
+        )
+    return found.id
 
 
 def open_data(
@@ -164,7 +185,7 @@ def open_data(
     if isinstance(data, ImageDataset):
         return data
     if isinstance(data, str | Path):
-        name, folder = data_place(data) if isinstance(data, str) else (None, data)
+        name, folder = data_place(str(data)) if isinstance(data, str) or described(data) else (None, data)
         if folder is not None and root is not None:
             raise DataError(
                 f"data is the folder {str(folder)!r}, and data_root is given too; expected one folder"

@@ -133,4 +133,6 @@ def _with_stop_gradient(recipe: Recipe, stop_gradient: bool | None) -> Recipe:
     if stop_gradient in (None, recipe.loss_stop_gradient) or recipe.loss == "at":
         return recipe
     digest = science_digest(recipe.science | {"loss_stop_gradient": stop_gradient})
-    return replace(recipe, loss_stop_gradient=stop_gradient, name=changed_name(recipe.base_name, digest))
+    return replace(
+        recipe, loss_stop_gradient=stop_gradient, name=changed_name(recipe.base_name, digest, recipe.dataset)
+    )

@@ -18,6 +18,7 @@ from robustzoo.cards.witnesses import Witnesses
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation import machine
 from robustzoo.registry.catalog import OWN_DATA_MARK
+from robustzoo.registry.dataset_files import is_own
 
 if TYPE_CHECKING:
     from robustzoo.evaluation.journal import Journal
@@ -51,6 +52,7 @@ def terms_of(model: dict[str, Any], ready: Prepared, smaller: Evidence | None = 
         smaller: the Evidence that is carried over from a smaller epsilon.
     """
     work, subset, dataset = ready.work, ready.subset, ready.dataset
+    own, named = is_own(dataset.key), len(dataset.classes) == work.num_classes
     terms: dict[str, Any] = {
         "model": model,
         "threat_model": {"norm": work.threat_model.norm, "epsilon": work.threat_model.epsilon_text},
@@ -64,6 +66,7 @@ def terms_of(model: dict[str, Any], ready: Prepared, smaller: Evidence | None = 
             "indices": subset.indices,
             "digest": subset.digest,
             **({} if dataset.transform is None else {"transform": dataset.transform}),
+            **({"classes": list(dataset.classes)} if own and named else {}),
         },
         "seed": work.seed,
         "micro_batch_size": work.micro_batch_size,

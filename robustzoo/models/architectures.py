@@ -127,13 +127,15 @@ def _network(architecture: str, image_size: int, patch_stride: int | None) -> Ne
         raise RobustzooError(
             f"unknown architecture {architecture!r}; known: {', '.join(sorted(ARCHITECTURES))}"
         )
-    networks = ARCHITECTURES[architecture].networks
-    if image_size not in networks:
-        sizes = ", ".join(str(size) for size in sorted(networks))
+    try:
+        network = ARCHITECTURES[architecture].network(image_size)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        sizes = ", ".join(str(size) for size in sorted(ARCHITECTURES[architecture].networks))
         raise RobustzooError(
-            f"{architecture} has no network for image size {image_size!r}; known sizes: {sizes}"
-        )
-    strides = networks[image_size].strides
+            f"{architecture} has no network for image size {image_size!r}; known sizes: {sizes}, and of "
+            "one's own images multiples of a patch (4 pixels near 32, 16 near 224)"
+        ) from error
+    strides = network.strides
     if patch_stride is not None and patch_stride not in strides:
         raise RobustzooError(
             f"{architecture} has no network of patch stride {patch_stride!r} for image size {image_size}; "

@@ -15,6 +15,7 @@ from robustzoo.cards.imported import Imported
 from robustzoo.errors import RobustzooError
 from robustzoo.models.architectures import build_for, network_of
 from robustzoo.models.imported_networks import timm_part
+from robustzoo.models.photographs import preprocessing_of
 from robustzoo.models.weights import require_file
 from robustzoo.registry import Recipe
 from robustzoo.registry.entries import read_configuration
@@ -66,9 +67,7 @@ def timm_config(recipe: Recipe, network: nn.Module) -> dict[str, Any]:
             "input_size": [channels, size, size],
             # Where it is true timm hands the size to the network: convolutions have no argument for it.
             "fixed_input_size": bool(stated.get("fixed_input_size")),
-            "interpolation": stated.get("interpolation") or "bicubic",
-            "crop_pct": 1.0 if size < 64 else stated.get("crop_pct") or 0.875,
-            "crop_mode": "center",
+            **preprocessing_of(recipe),
             "mean": _per_channel(recipe.mean, channels),
             "std": _per_channel(recipe.std, channels),
             "num_classes": recipe.num_classes,

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
-import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import timm
@@ -19,10 +14,10 @@ from torch import Tensor, nn
 from robustzoo.cards.imported import PYTHON, Imported
 from robustzoo.errors import RobustzooError
 from robustzoo.models.timm_models import ForeignModel
+from robustzoo.python_files import made_by
 from robustzoo.registry.outside import TIMM
 from robustzoo.untrusted_files import read_bytes
 
-_FACTORY = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]+)")
 _LARGEST_CODE = 10**6  # bytes
 _EXPECTED = "a torch.nn.Module from normalised images (B, C, H, W) to logits (B, K)"
 
@@ -69,6 +64,8 @@ class ImportedModel(ForeignModel):
         self.imported = imported
         self.input_shape = imported.input_shape
         self.name, self.threat_model, self.license = imported.name, imported.threat_model, imported.license
+
+        self.preprocessing = timm_part(imported, network).get("pretrained_cfg")
 
     @property
     def num_classes(self) -> int:
@@ -192,110 +189,12 @@ def logits_of(model: nn.Module, x: Tensor) -> Tensor:
     return logits
 
 
-# ---- A function of a file of Python. Running it is for callers whose user asked for that. ----
-
-
-def file_and_function(text: str) -> tuple[Path, str] | None:
-    """The parts of "FILE.py:FUNCTION"; None for another text."""
-    match = _FACTORY.fullmatch(text)
-    return None if match is None else (Path(match["file"]), match["name"])
-
-
-def _made_by(file: Path, name: str, source: bytes | None = None) -> Any:
-    """What the function `name` of a file returns, or the module of torch of that name. Runs the file.
-
-    source: what the file holds, where exactly that is to be run: a compiled copy beside it is then not used.
-
-    Raises:
-        RobustzooError: no such file or function, or it fails, with the line.
-    """
-    made = getattr(_module(file) if source is None else _run(file, source), name, None)
-    where = f"{file}:{name}"
-    if made is None:
-        raise RobustzooError(f"{file} has no function {name!r}; it has {_functions(file)}")
-    if isinstance(made, nn.Module):
-        return made
-    if not callable(made):
-        raise RobustzooError(
-            f"{where} is a {type(made).__name__}; expected a function without arguments that returns the "
-            "model"
-        )
-    try:
-        return made()
-    except (Exception, SystemExit) as error:  # its sys.exit is not ours, which says what happened
-        raise RobustzooError(f"{where} failed: {_told(error, file)}") from error
-
-
 def module_by(file: Path, name: str, expected: str, source: bytes | None = None) -> nn.Module:
     """The torch module that the function `name` of a file returns. Raises: RobustzooError.
 
-    expected: what it should be, in words. source: as of `_made_by`.
+    expected: what it should be, in words. source: as of `made_by`.
     """
-    made = _made_by(file, name, source)
+    made = made_by(file, name, source=source, ready=nn.Module)
     if not isinstance(made, nn.Module):
         raise RobustzooError(f"{file}:{name} returned a {type(made).__name__}; expected {expected}")
     return made
-
-
-def _module(file: Path) -> Any:
-    """The file as a module, under the name that worker processes can import it by. Raises: RobustzooError."""
-    if not file.is_file():
-        raise RobustzooError(f"there is no file {file}; expected FILE.py:FUNCTION")
-    folder, stem = str(file.resolve().parent), file.stem
-    if not stem.isidentifier():
-        raise RobustzooError(f"{file} cannot be imported: {stem!r} is no name of Python; rename the file")
-    # Behind everything else: the file's neighbours must not replace installed packages.
-    if folder not in sys.path:
-        sys.path.append(folder)
-    known = sys.modules.get(stem)
-    found = getattr(known, "__file__", None) if known else getattr(_spec(stem), "origin", None)
-    if found is None or Path(found).resolve() != file.resolve():
-        raise RobustzooError(
-            f"{file} cannot be imported: {stem!r} already means {found or 'a module of Python'}; rename the "
-            "file"
-        )
-    try:
-        return importlib.import_module(stem)
-    except (Exception, SystemExit) as error:
-        raise RobustzooError(f"{file} cannot be imported: {_told(error, file)}") from error
-
-
-def _run(file: Path, source: bytes) -> ModuleType:
-    """A new module of this source, under the file's name."""
-    module = ModuleType(file.stem)
-    module.__file__ = str(file)
-    sys.modules[file.stem] = module  # dataclasses and pickle look their module up
-    try:
-        exec(compile(source, str(file), "exec"), vars(module))
-    except (Exception, SystemExit) as error:
-        del sys.modules[file.stem]
-        raise RobustzooError(f"{file} cannot be run: {_told(error, file)}") from error
-    return module
-
-
-def _spec(stem: str) -> Any:
-    importlib.invalidate_caches()
-    return importlib.util.find_spec(stem)
-
-
-def _functions(file: Path) -> str:
-    module = sys.modules[file.stem]
-    names = [
-        name
-        for name, value in vars(module).items()
-        if callable(value) and getattr(value, "__module__", None) == module.__name__
-    ]
-    return ", ".join(names) or "none"
-
-
-def _told(error: BaseException, file: Path) -> str:
-    """The error and the line of the user's own file that it came through."""
-    line, at = None, error.__traceback__
-    while at is not None:
-        if Path(at.tb_frame.f_code.co_filename).resolve() == file.resolve():
-            line = at.tb_lineno
-        at = at.tb_next
-    if isinstance(error, SyntaxError):
-        line = error.lineno
-    where = "" if line is None else f" (line {line})"
-    return f"{type(error).__name__}: {error}{where}"

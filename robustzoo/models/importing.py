@@ -20,9 +20,9 @@ from robustzoo.models.imported_networks import (
     ImportedModel,
     build,
     clean_correct,
-    file_and_function,
     logits_of,
 )
+from robustzoo.python_files import file_and_function
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.outside import TIMM

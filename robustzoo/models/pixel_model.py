@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from robustzoo import keyed_noise
 from robustzoo.errors import RobustzooError
 from robustzoo.models.architectures import build_for
 from robustzoo.models.batch_norm import apart
+from robustzoo.models.photographs import PixelTransform, names_of_classes, preprocessing_of
 
 if TYPE_CHECKING:
     from robustzoo.registry import Recipe, ThreatModel
@@ -90,6 +91,33 @@ class PixelModel(nn.Module):
     def num_classes(self) -> int:
         """K, of the logits."""
         return self.head.out_features if self.has_linear_head else self.network.num_classes
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """K names in the order of the logits: of the recipe's images, else the numbers.
+
+        >>> import robustzoo
+        >>> robustzoo.load("vit_micro2.digits_linf.at_base").classes[:3]
+        ('0', '1', '2')
+        """
+        return names_of_classes(getattr(self, "imported", None) or self.recipe, self.num_classes)
+
+    def transform(self) -> PixelTransform:
+        """A function from a photograph (Pillow's image, a path, bytes) to its pixels, float32 (C, H, W) in
+        [0, 1]: scaled and cropped as for the model's evaluation. Logits: `model(transform("x.jpg")[None])`.
+
+        >>> import robustzoo
+        >>> from PIL import Image
+        >>> model = robustzoo.load("vit_micro2.digits_linf.at_base")
+        >>> model.transform()(Image.new("RGB", (60, 40), "white")).shape
+        torch.Size([1, 8, 8])
+        """
+        return PixelTransform(self.input_shape, self._preprocessing())
+
+    def _preprocessing(self) -> dict[str, Any]:
+        if self.recipe is None:
+            return {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "center"}
+        return preprocessing_of(self.recipe)
 
     def normalise(self, x: Tensor) -> Tensor:
         """(B, C, H, W) pixels -> what `network` expects, same shape."""

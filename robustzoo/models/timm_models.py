@@ -26,6 +26,9 @@ class ForeignModel(PixelModel):
 
     preprocessing: dict[str, Any] | None = None
 
+    def _preprocessing(self) -> dict[str, Any]:
+        return super()._preprocessing() if self.preprocessing is None else self.preprocessing
+
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, K). Raises: RobustzooError as PixelModel."""
         if self.validate_pixels and not is_captured():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import log2
 from typing import Any
 
 from robustzoo.registry.threat_model import ThreatModel
@@ -50,14 +51,24 @@ class Architecture:
     def network(self, image_size: int, patch_stride: int | None = None) -> Network:
         """The network for these images; with `patch_stride` the one that takes its patches so far apart.
 
+        For a size that no row has (of one's own images) it is that of the nearest size, made for this one.
+
         Raises:
-            KeyError: no network of this image size, or not with this stride.
+            KeyError: no network with this stride, or that can be made for this size.
         """
-        network = self.networks[image_size]
+        nearest = min(self.networks, key=lambda size: abs(log2(size / image_size)))
+        network = self.networks[nearest]
+        if nearest != image_size:
+            arguments = network.model_args
+            if image_size % arguments.get("patch_size", 4 if nearest < 64 else 16):
+                raise KeyError(image_size)
+            size = {"img_size": image_size} if "img_size" in arguments else {}
+            network = replace(network, model_args=arguments | size, strides={})
         return network if patch_stride is None else network.strides[patch_stride]
 
     def parameter_count(self, image_size: int, num_classes: int, patch_stride: int | None = None) -> int:
-        """Parameters of the network for these images, class head included.
+        """Parameters of the network for these images, class head included; of a size that no row has but for
+        what depends on it (embeddings of positions).
 
         Raises:
             KeyError: as `network`.

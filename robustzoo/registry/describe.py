@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from robustzoo.registry.catalog import DATASETS
+from functools import cache
+
 from robustzoo.registry.composition import composed
 from robustzoo.registry.fields import FIELDS, value_text
-from robustzoo.registry.paper import PROTOCOL, published_cell
+from robustzoo.registry.paper import PROTOCOL, published_cell, read_table
 from robustzoo.registry.recipes import Recipe
 
 
@@ -45,5 +46,12 @@ def training_command(recipe: Recipe, name: str | None = None) -> str:
         recipe: its recipe.
         name: what train.py is to be given, where that is not the recipe's name: PREFIX:NAME of a package.
     """
-    data = " --data DIR" if DATASETS[recipe.dataset].needs_files else ""
+    data = " --data DIR" if recipe.images.needs_files else ""
     return f"deepspeed training/train.py {name or recipe.name}{data} --out runs/{recipe.name}"
+
+
+@cache
+def class_names(dataset: str) -> tuple[str, ...] | None:
+    """What the classes of a dataset of the catalog are called, in the order of the labels; None where no
+    table of ours says it (ImageNet's are timm's)."""
+    return tuple(row["class"] for row in read_table("classes") if row["dataset"] == dataset) or None

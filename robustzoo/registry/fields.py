@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from robustzoo.errors import RobustzooError
+from robustzoo.registry.catalog import OWN_DATA_MARK
 from robustzoo.registry.names import did_you_mean
 from robustzoo.registry.outside import KEY, REFUSED, TIMM, Arguments, is_outside
 from robustzoo.registry.threat_model import ThreatModel
@@ -114,6 +115,9 @@ class Values:
     image_size: int = _value("height and width in pixels", low=1, fixed=True)
     channels: int = _value("image channels", low=1, fixed=True)
     num_classes: int = _value("classes", low=2, fixed=True)
+    classes: tuple[str, ...] | None = _value(
+        "names of the classes in order, of images of one's own", fixed=True, later=True
+    )
     mean: tuple[float, ...] = _value("subtracted from pixels inside the model")
     std: tuple[float, ...] = _value("divides centred pixels inside the model", above=0)
     patch_stride: int | None = _value(
@@ -281,6 +285,8 @@ def meaning(key: str, typed: Any) -> str:
     """What a field means at this value, in words for a card."""
     if key in _OUTSIDE and any(map(is_outside, typed if isinstance(typed, tuple) else (typed,))):
         return _OUTSIDE[key]
+    if key in ("dataset", "training_data") and typed.startswith(f"own{OWN_DATA_MARK}"):
+        return "images of one's own, as the dataset.json beside them names them"
     return _MEANINGS.get((key, typed), FIELDS[key].about)
 
 

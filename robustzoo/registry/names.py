@@ -17,6 +17,8 @@ from robustzoo.registry.catalog import (
 )
 from robustzoo.registry.threat_model import NORMS
 
+OWN = "own-"  # before the name of one's own images, where a catalog's dataset stands in a name
+_OWN = re.compile(rf"{OWN}[a-z0-9][a-z0-9_-]*", re.ASCII)
 _LOSS = re.compile(r"(?P<loss>[a-z]+)(?P<weight>[0-9][0-9.]*)?", re.ASCII)
 # One spelling per number: no leading zeros, no trailing zeros after the point.
 _WEIGHT = re.compile(r"[1-9][0-9]{0,5}|(?:0|[1-9][0-9]{0,5})\.[0-9]{0,5}[1-9]", re.ASCII)
@@ -91,7 +93,7 @@ def parse(text: str) -> ModelName:
     dataset, _, norm = dataset_threat.rpartition("_")
     if not dataset:
         raise _unknown(text, f"{dataset_threat!r} is not dataset_threat, such as imagenet_linf")
-    if dataset not in DATASETS:
+    if dataset not in DATASETS and not _OWN.fullmatch(dataset):
         raise _unknown(
             text,
             _not_in("dataset", dataset, DATASETS, {d for a in ARCHITECTURES.values() for d in a.datasets}),
@@ -177,6 +179,11 @@ def check_compatible(name: ModelName) -> None:
 
 
 def _incompatibility(name: ModelName) -> str | None:
+    if name.dataset not in DATASETS:
+        return (
+            f"{name.dataset} are somebody's own images: load the model's folder, or train a recipe of the "
+            "catalog with --data NAME:DIR"
+        )
     architecture, dataset = ARCHITECTURES[name.architecture], DATASETS[name.dataset]
     if (name.dataset, name.norm) not in THREATS:
         norms = ", ".join(norm for key, norm in THREATS if key == name.dataset)

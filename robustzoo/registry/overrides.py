@@ -8,12 +8,15 @@ from typing import Any
 
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import DATASETS
+from robustzoo.registry.dataset_files import expand, is_own
 from robustzoo.registry.fields import FIELDS, read_value, unknown_field, value_text
 from robustzoo.registry.rules import originals_per_batch
 
 # What pixels in [0, 1] become inside the model -> mean and std, one value for all channels (table 3).
 _DATA_RANGES = {"[-1,1]": (0.5, 0.5), "[0,1]": (0.0, 1.0), "centered": (0.47, 0.25)}
 ALIASES = ("epochs", "data_range")  # set a field in other words
+# Fields that a name fixes for the catalog's images, and dataset.json for one's own.
+OF_IMAGES = ("dataset", "image_size", "channels", "num_classes", "classes")
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
@@ -47,7 +50,8 @@ def apply_overrides(
 
     Args:
         changes: field -> typed value or text; `epochs` (a positive number) sets total_steps, and `data_range`
-            ("[-1,1]", "[0,1]" or "centered") mean and std.
+            ("[-1,1]", "[0,1]" or "centered") mean and std; `dataset` may be a folder with a dataset.json,
+            which sets all that depends on the images.
         origin: how the changes came about, for the source of each changed value.
         notes: sources given with the changes; used where they differ from the present source.
         of_name: the values that the model's name stands for; default: `values`.
@@ -56,10 +60,12 @@ def apply_overrides(
         RobustzooError: an unknown key, a value that is not allowed, or a field that the name fixes.
     """
     new_values, new_sources = dict(values), dict(sources)
+    changes, notes = expand(changes, notes or {})
     named = values if of_name is None else of_name
     typed = {key: read_value(key, value) for key, value in changes.items() if _check_key(key) not in ALIASES}
+    free = OF_IMAGES if is_own(typed.get("dataset", values["dataset"])) else ()
     for key, value in typed.items():
-        if not FIELDS[key].goes_with_name(named[key], value):
+        if key not in free and not FIELDS[key].goes_with_name(named[key], value):
             raise RobustzooError(
                 f"{key}: {value_text(value)} differs from {value_text(named[key])}, which the model's name "
                 f"fixes: choose another name (`robustzoo ls --recipes`)"
@@ -76,7 +82,7 @@ def apply_overrides(
         if value == values[key]:
             continue
         new_values[key] = value
-        note = (notes or {}).get(key)
+        note = notes.get(key)
         was = f"{origin} (was {value_text(values[key])}; {sources[key]})"
         new_sources[key] = note if note and note != sources[key] else was
     return new_values, new_sources
@@ -112,6 +118,6 @@ def _steps(epochs: object, values: Mapping[str, Any]) -> int:
         number = 0.0
     if not (math.isfinite(number) and number > 0):
         raise RobustzooError(f"epochs: {epochs!r} is not allowed: expected a number above 0")
-    data = DATASETS.get(values["training_data"], DATASETS[values["dataset"]])
-    images = values["training_images"] or data.train_size
+    data = DATASETS.get(values["training_data"]) or DATASETS.get(values["dataset"])
+    images = values["training_images"] or (data.train_size if data else 0)
     return math.ceil(number * images / max(originals_per_batch(values), 1))

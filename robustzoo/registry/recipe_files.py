@@ -11,7 +11,7 @@ from typing import Any
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.fields import FIELDS
 from robustzoo.registry.overrides import ALIASES
-from robustzoo.registry.recipes import Recipe, changed, check_keys
+from robustzoo.registry.recipes import Recipe, changed, check_keys, named_after
 from robustzoo.untrusted_files import read_text
 
 _LARGEST_FILE = 2**20  # bytes; ours have about 10,000
@@ -53,7 +53,8 @@ def from_file(path: Path) -> Recipe:
         if "base_name" not in document:
             raise RobustzooError("base_name is missing: name the registry recipe that the file changes")
         base_name = document["base_name"]
-        if document.get("name", base_name).partition("+")[0] != base_name:
+        stem = named_after(base_name, str(document.get("dataset", "")))
+        if document.get("name", base_name).partition("+")[0] not in (base_name, stem):
             raise RobustzooError(
                 f"name {document['name']!r} is not of base_name {base_name!r}: leave name out, since "
                 "base_name and the values give it"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from robustzoo.errors import RobustzooError
-from robustzoo.registry.catalog import DATASETS
+from robustzoo.registry.catalog import DATASETS, DatasetSpec
 from robustzoo.registry.composition import composed, neutral
+from robustzoo.registry.dataset_files import OWN, is_own
 from robustzoo.registry.digests import json_digest
 from robustzoo.registry.fields import FIELDS, Values, read_value, unknown_field, write_value
-from robustzoo.registry.names import IncompatibleName, UnknownName
-from robustzoo.registry.overrides import apply_overrides
+from robustzoo.registry.names import OWN as OWN_IN_NAMES
+from robustzoo.registry.names import IncompatibleName, UnknownName, parse
+from robustzoo.registry.overrides import OF_IMAGES, apply_overrides
 from robustzoo.registry.rules import PAIRED, check_together, extra_data_of, originals_per_batch
 
 SCHEMA = "robustzoo.recipe/1"
@@ -25,7 +27,8 @@ class Recipe(Values):
     """The training of one model. `fields.FIELDS` gives the meaning, unit and range of every value.
 
     Attributes:
-        name: registry name, or for a changed recipe `<base_name>+<first 8 digits of its digest>`.
+        name: registry name, or for a changed recipe `<base_name>+<first 8 digits of its digest>`, with
+            `own-NAME` in the place of the dataset where the images are one's own.
         base_name: the registry name it is, or was changed from.
         init: "random" or "timm:TAG@REVISION".
         l2_reg, trh_gamma: coefficient of |theta|^2 over all parameters without and with TrH; never both.
@@ -52,10 +55,11 @@ class Recipe(Values):
             )
         for key in FIELDS:
             _check_source(key, self.sources[key])
-        if self.name != self.base_name and self.name != changed_name(self.base_name, self.digest):
+        expected = changed_name(self.base_name, self.digest, self.dataset)
+        if self.name != expected and (self.name != self.base_name or is_own(self.dataset)):
             raise RobustzooError(
-                f"name {self.name!r} is neither {self.base_name!r} nor that of these values, "
-                f"{changed_name(self.base_name, self.digest)!r}: take the latter"
+                f"name {self.name!r} is neither {self.base_name!r} nor that of these values, {expected!r}: "
+                "take the latter"
             )
 
     @property
@@ -67,6 +71,35 @@ class Recipe(Values):
     def digest(self) -> str:
         """sha256, as 64 hex digits, of the canonical JSON of the science fields."""
         return science_digest(self.science)
+
+    @property
+    def images(self) -> DatasetSpec:
+        """Facts of the images that it classifies: of the catalog's row, or of one's own as the recipe has
+        them (then without the number of test images)."""
+        return self._spec(self.dataset)
+
+    @property
+    def trained_on(self) -> DatasetSpec:
+        """The same of the images that it is trained on."""
+        return self._spec(self.training_data)
+
+    def _spec(self, dataset: str) -> DatasetSpec:
+        if not is_own(dataset):
+            return DATASETS[dataset]
+        return DatasetSpec(
+            key=dataset,
+            title=f"{dataset.removeprefix(OWN)} (images of its author's own)",
+            image_size=self.image_size,
+            channels=self.channels,
+            num_classes=self.num_classes,
+            train_size=self.training_images or 0,
+            test_size=0,
+            mean=self.mean,
+            std=self.std,
+            normalisation_source=self.sources["mean"],
+            licence="as its author states it",
+            source=f"in its author's words: {self.sources['dataset']}",
+        )
 
     @property
     def stated(self) -> list[str]:
@@ -119,7 +152,7 @@ class Recipe(Values):
         trainings = 1 + (paired or "s2o" in self.defences) + ("awp" in self.defences) * (1 + paired)
         steps = self.stop_after or self.total_steps
         images, originals = steps * self.batch_size, steps * originals_per_batch(self.science)
-        split = self.training_images or DATASETS[self.training_data].train_size
+        split = self.training_images or self.trained_on.train_size
         return {
             "passes_per_step": (
                 f"{'F + ' if forwards > backwards else ''}{backwards} (F + B) + "
@@ -142,8 +175,9 @@ def _check_identity(made: Recipe) -> None:
         values, _ = composed(made.base_name)
     except (UnknownName, IncompatibleName) as error:
         raise RobustzooError(f"base_name: {error}") from error
+    free = OF_IMAGES if is_own(made.dataset) else ()
     for key in FIELDS:
-        if not FIELDS[key].goes_with_name(values[key], getattr(made, key)):
+        if key not in free and not FIELDS[key].goes_with_name(values[key], getattr(made, key)):
             raise RobustzooError(
                 f"{key}: {getattr(made, key)!r} does not go with {made.base_name}, which has "
                 f"{values[key]!r}: take another base_name, or the values that "
@@ -161,9 +195,17 @@ def science_digest(science: Mapping[str, Any]) -> str:
     return json_digest(stated)
 
 
-def changed_name(base_name: str, digest: str) -> str:
-    """The name of a recipe that differs from the registry's."""
-    return f"{base_name}+{digest[:8]}"
+def changed_name(base_name: str, digest: str, dataset: str = "") -> str:
+    """The name of a recipe that differs from the registry's. dataset: the recipe's, which names one's own."""
+    return f"{named_after(base_name, dataset)}+{digest[:8]}"
+
+
+def named_after(base_name: str, dataset: str) -> str:
+    """The name of a changed recipe without its digest: base_name, but never a catalog's dataset for one's own
+    images."""
+    if not is_own(dataset):
+        return base_name
+    return str(replace(parse(base_name), dataset=OWN_IN_NAMES + dataset.removeprefix(OWN)))
 
 
 def registered(name: str) -> Recipe:
@@ -195,7 +237,8 @@ def changed(
     of_name, sources = composed(base_name)
     given, of = (of_name, sources) if base is None else (base.science, base.sources)
     values, sources = apply_overrides(given, of, changes, origin, notes, of_name)
-    name = base_name if values == of_name else changed_name(base_name, science_digest(values))
+    digest = science_digest(values)
+    name = base_name if values == of_name else changed_name(base_name, digest, values["dataset"])
     return Recipe(name=name, base_name=base_name, sources=sources, **values)
 
 
@@ -215,14 +258,14 @@ def partial(
     """
     done = {
         "stop_after": None if steps == made.total_steps else steps,
-        "training_images": None if images == DATASETS[made.training_data].train_size else images,
+        "training_images": images if is_own(made.dataset) or images != made.trained_on.train_size else None,
         "extra_data": None if generated is None else extra_data_of(generated),
     }
     values = {key: getattr(made, key) for key in FIELDS}
     changes = {key: value for key, value in done.items() if value is not None}
     values, sources = apply_overrides(values, made.sources, changes, "what the training really did")
     digest = science_digest(values)
-    name = made.name if digest == made.digest else changed_name(made.base_name, digest)
+    name = made.name if digest == made.digest else changed_name(made.base_name, digest, made.dataset)
     return Recipe(name=name, base_name=made.base_name, sources=sources, **values)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS
+from robustzoo.registry.dataset_files import is_own
 from robustzoo.registry.outside import TIMM, is_outside, of_packages
 
 Rule = tuple[bool, str]  # (broken, message with {field} places)
@@ -112,7 +113,8 @@ def _schedule_rules(values: Mapping[str, Any]) -> list[Rule]:
 
 def _image_rules(values: Mapping[str, Any]) -> list[Rule]:
     architecture = ARCHITECTURES.get(values["architecture"])  # its existence is the name's business
-    network = architecture.networks.get(values["image_size"]) if architecture else None
+    size = values["image_size"]
+    network = architecture.networks.get(size) if architecture else None
     stride, strides = values["patch_stride"], network.strides if network else {}
     known = f"{' or '.join(map(str, strides))}, or none, its own of 2" if strides else "none, its own"
     return [
@@ -184,6 +186,7 @@ def _data_rules(values: Mapping[str, Any]) -> list[Rule]:
     shape = {d.key: (d.image_size, d.channels, d.num_classes) for d in DATASETS.values()}
     wanted = shape.get(values["dataset"], ())  # its existence is the name's business, as is its shape
     fitting = [key for key in shape if shape[key] == wanted]
+    own = is_own(values["dataset"])
     known = values["training_data"] in DATASETS
     images = DATASETS[values["training_data"]].train_size if known else 0
     extra = values["extra_data"]
@@ -199,9 +202,20 @@ def _data_rules(values: Mapping[str, Any]) -> list[Rule]:
             f"and {{num_classes}} classes: expected {' or '.join(fitting)}",
         ),
         (
-            (values["training_images"] or 0) >= max(images, 1),
+            not own and (values["training_images"] or 0) >= max(images, 1),
             f"training_images {{training_images}} is not below the {images:,} of {{training_data}}: set "
             "training_images=none",
+        ),
+        (
+            own and (values["training_data"] != values["dataset"] or not values["training_images"]),
+            "training_data {training_data} and training_images {training_images} do not go with dataset "
+            "{dataset}, which is trained on its own images, and these are counted: set dataset=DIR",
+        ),
+        (
+            own != (values["classes"] is not None)
+            or (own and len(values["classes"]) != values["num_classes"]),
+            "classes {classes} do not go with dataset {dataset} of {num_classes} classes: those of one's own "
+            "images are named by the dataset.json of their folder (set dataset=DIR), the catalog's by nobody",
         ),
         (
             generated and wanted[:2] != (32, 3),

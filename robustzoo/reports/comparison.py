@@ -84,17 +84,18 @@ class Comparison:
         }
 
 
-def compare(a: Sequence[Evidence], b: Sequence[Evidence]) -> Comparison:
+def compare(a: Evidence | Sequence[Evidence], b: Evidence | Sequence[Evidence]) -> Comparison:
     """The first of A's Evidence that has a counterpart among B's.
 
     Args:
-        a, b: one or more Evidence of each model, the main one first.
+        a, b: an Evidence of each model, or several, the main one first.
 
     Raises:
         EvidenceError: one of them is a shard.
         RobustzooError: none are about the same images, threat model and protocol;
             the message says in what the first ones differ.
     """
+    a, b = ([given] if isinstance(given, Evidence) else given for given in (a, b))
     for document in (*a, *b):
         document.require_whole()
     for one in a:

@@ -110,7 +110,7 @@ def _classes(axes: Axes, evidence: Evidence) -> None:
             [100 * (row.robust.high - row.robust.value) for row in rows],
         ]
         axes.bar(at + 0.2, robust, 0.4, yerr=reach, capsize=2, label="robust", color="tab:blue")
-        axes.set_xticks(at, [row.label for row in rows])
+        axes.set_xticks(at, [one_line(row.name) for row in rows])
         axes.set_xlabel("class")
     axes.set_title("Accuracy per class", fontsize=10)
     axes.legend(fontsize=8, loc="lower right")

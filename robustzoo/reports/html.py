@@ -32,7 +32,7 @@ def html(evidence: Evidence, figure: bytes, notes: Iterable[str], others: Sequen
     images = f"{doc['dataset']['id']} {doc['dataset']['split']}, {doc['dataset']['subset']}"
     after = [[name, f"{a.correct} / {a.n}", a.percent, a.interval] for name, a in stages(evidence)]
     classes = [
-        [str(r.label), str(r.clean.n), r.clean.percent, r.robust.percent, r.robust.interval]
+        [r.name, str(r.clean.n), r.clean.percent, r.robust.percent, r.robust.interval]
         for r in per_class(evidence)
     ]
     image = base64.b64encode(figure).decode("ascii")

@@ -14,6 +14,7 @@ from robustzoo.cards.holdings import best_known
 from robustzoo.cards.passages import transform_text
 from robustzoo.cards.signs import masking_signs
 from robustzoo.cards.statistics import Accuracy
+from robustzoo.registry.describe import class_names
 from robustzoo.streams import duration, one_line
 
 __all__ = ["ClassAccuracy", "chosen", "per_class", "report", "stages"]
@@ -70,12 +71,12 @@ def _best_known(evidence: Evidence, others: Sequence[Evidence]) -> list[str]:
 
 def _classes(evidence: Evidence) -> list[str]:
     rows, title = chosen(per_class(evidence))
-    width = max(12, *(len(str(row.label)) + 1 for row in rows), len(title) + 2)
+    width = max(12, *(len(row.name) + 1 for row in rows), len(title) + 2)
     lines = [
         f"{title + ':':<{width}}{'images':>8}{'clean':>8}{'robust':>8}   95 % interval of the robust accuracy"
     ]
     return lines + [
-        f"{row.label:<{width}}{row.clean.n:>8}{row.clean.correct:>8}{row.robust.correct:>8}   "
+        f"{row.name:<{width}}{row.clean.n:>8}{row.clean.correct:>8}{row.robust.correct:>8}   "
         f"{row.robust.interval}"
         for row in rows
     ]
@@ -116,14 +117,17 @@ _WEAKEST = 8
 
 @dataclass(frozen=True)
 class ClassAccuracy:
-    """Clean and robust accuracy on the images of one class, with exact 95 % intervals."""
+    """Clean and robust accuracy on the images of one class, with exact 95 % intervals. name: what the class
+    is called, else its number."""
 
     label: int
     clean: Accuracy
     robust: Accuracy
+    name: str
 
     def to_json(self) -> dict[str, Any]:
-        return {"label": self.label, "clean": self.clean.to_json(), "robust": self.robust.to_json()}
+        numbers = {"label": self.label, "clean": self.clean.to_json(), "robust": self.robust.to_json()}
+        return numbers | ({} if self.name == str(self.label) else {"name": self.name})
 
 
 def per_class(evidence: Evidence) -> list[ClassAccuracy]:
@@ -133,8 +137,12 @@ def per_class(evidence: Evidence) -> list[ClassAccuracy]:
         total[verdict.label] += 1
         clean[verdict.label] += verdict.clean_correct
         robust[verdict.label] += verdict.robust
+    dataset = evidence.doc["dataset"]
+    names = dict(enumerate(dataset.get("classes") or class_names(dataset["id"]) or ()))
     return [
-        ClassAccuracy(label, Accuracy.of(clean[label], n), Accuracy.of(robust[label], n))
+        ClassAccuracy(
+            label, Accuracy.of(clean[label], n), Accuracy.of(robust[label], n), names.get(label, str(label))
+        )
         for label, n in sorted(total.items())
     ]
 

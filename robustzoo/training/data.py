@@ -20,6 +20,7 @@ from robustzoo.data import (
 )
 from robustzoo.data.readers.generated_images import GeneratedImages
 from robustzoo.registry import Recipe
+from robustzoo.registry.dataset_files import is_own
 from robustzoo.registry.recipes import partial
 from robustzoo.registry.rules import generated_images
 from robustzoo.training.metrics import say
@@ -97,7 +98,8 @@ def open_training_data(plan: Plan) -> TrainingData:
             f"a batch of {recipe.batch_size:,} is more than the {len(images):,} training images; choose a "
             f"smaller --batch-size"
         )
-    at_hand = None if images.complete else len(images)
+    own = is_own(recipe.training_data)  # counted in the recipe
+    at_hand = len(images) if own or not images.complete else None
     if recipe.training_images not in (None, at_hand):
         raise DataError(
             f"{recipe.name} is a training on {recipe.training_images:,} of the images of "

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import DATASETS
+from robustzoo.registry.dataset_files import FILE, code_of, described
 from robustzoo.registry.names import did_you_mean
 from robustzoo.registry.overrides import parse_assignments
 from robustzoo.training.launch import OFFLOADS, PRECISIONS
@@ -69,8 +70,15 @@ def read(argv: Sequence[str] | None = None) -> Flags:
 
 
 def _data(text: str, overrides: dict[str, str]) -> Path | None:
-    """The folder of [KEY:]DIR; KEY, another dataset than the recipe's, goes into `overrides`."""
+    """The folder of [KEY:]DIR; KEY, another dataset than the recipe's, goes into `overrides`. So do one's own
+    images, named by the dataset.json of their folder, or of that of FILE.py:FUNCTION."""
     key, colon, folder = text.partition(":")
+    place = text if code_of(text) is not None else folder
+    if colon and key not in DATASETS and (found := described(place)) is not None:
+        if place == folder and key != found.name:
+            raise RobustzooError(f"--data {text}: the {FILE} there is about {found.name}:{folder}")
+        overrides.setdefault("dataset", place)
+        return Path(place)
     if colon and key in DATASETS:
         overrides["training_data"] = key
     else:
@@ -113,7 +121,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", what, type=lambda text: Path(_path(text)), metavar="RUN")
     what = (
         "root folder of the dataset (not needed for digits); with KEY, such as cifar10jpg:DIR, that of "
-        "another dataset of the same shape and number of classes, which makes it a changed recipe"
+        "another dataset of the same shape and number of classes, or with the name in DIR/dataset.json "
+        "images of your own (`robustzoo data describe DIR`), which makes it a changed recipe"
     )
     add("--data", what, type=_path, metavar="[KEY:]DIR")
     what = (

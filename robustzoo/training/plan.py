@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from robustzoo.errors import RobustzooError
 from robustzoo.registry import Recipe, recipe
-from robustzoo.registry.catalog import DATASETS
+from robustzoo.registry.dataset_files import FILE, described, is_own
 from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.outside import versions
 from robustzoo.registry.recipes import partial
@@ -148,7 +148,7 @@ def _weights(init: Path) -> Path:
 
 def _check_data(flags: Flags, made: Recipe) -> None:
     """Whether there is something to read; what it is, is judged by whoever opens it."""
-    dataset = DATASETS[made.training_data]
+    dataset = made.trained_on
     if made.batch_size > dataset.train_size:
         raise RobustzooError(
             f"a batch of {made.batch_size:,} is more than the {dataset.train_size:,} training images of "
@@ -160,6 +160,9 @@ def _check_data(flags: Flags, made: Recipe) -> None:
                 f"--data {flags.data}: {dataset.key} come with a dependency and need no data folder, so "
                 "leave it away"
             )
+        return
+    if is_own(dataset.key):
+        _check_own(flags, made)
         return
     if flags.data is None:
         raise RobustzooError(
@@ -174,6 +177,23 @@ def _check_data(flags: Flags, made: Recipe) -> None:
             raise RobustzooError(f"no data at {root}, which is empty; {give}")
     except OSError as error:
         raise RobustzooError(f"--data {root} cannot be read: {error}; {give}") from error
+
+
+def _check_own(flags: Flags, made: Recipe) -> None:
+    """Whether --data holds the images of the recipe, as far as their dataset.json says."""
+    found = None if flags.data is None else described(flags.data)
+    if found is None:
+        raise RobustzooError(
+            f"{made.training_data} needs the folder of its images with their {FILE}: add --data DIR"
+            f"{'' if flags.data is None else f'; {flags.data} has none'}"
+        )
+    wanted = {key: getattr(made, key) for key in ("dataset", "classes", "image_size", "channels")}
+    for key, value in wanted.items():
+        if found.recipe_values()[key] != value:
+            raise RobustzooError(
+                f"--data {flags.data}: its {FILE} has {key} {str(found.recipe_values()[key])[:80]}, and "
+                f"{made.name} is a training on {str(value)[:80]}: give those images"
+            )
 
 
 def _check_generated(flags: Flags, made: Recipe) -> None:

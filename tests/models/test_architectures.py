@@ -95,7 +95,7 @@ def test_the_global_generator_decides_the_weights():
     ("arguments", "words"),
     [
         (("vit_huge", 224, 3, 10), "unknown architecture 'vit_huge'"),
-        (("vit_l16", 96, 3, 10), "no network for image size 96"),
+        (("vit_l16", 97, 3, 10), "no network for image size 97"),
         (("vit_micro2", 8, 0, 10), "channels is 0"),
         (("vit_micro2", 8, 1, 1), "num_classes is 1"),
         (("vit_micro2", 8, 1, "10"), "num_classes is '10'"),

@@ -239,6 +239,12 @@ def test_code_of_a_folder_runs_only_where_it_is_trusted(tmp_path):
     assert mark.exists()
     mark.unlink()
     run("card", out, "--licence", "mit")  # speaks about it, and runs nothing
+    card = (out / "README.md").read_text()
+    assert (
+        f'load("local-dir:FOLDER", trust="FOLDER/{code.name}")' in card
+        and 'local-dir:FOLDER", pre' not in card
+    )
+    assert card.count(f"robustzoo verify FOLDER --trust FOLDER/{code.name}") == 3
     assert CliRunner().invoke(group, ["verify", str(out)]).exit_code == 2 and not mark.exists()
     run("verify", out, "--trust", source)
     # a compiled copy that a stranger laid beside it does not run in its place

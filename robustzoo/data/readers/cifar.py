@@ -12,25 +12,11 @@ from robustzoo.data.readers.parquet_images import ParquetImages
 from robustzoo.data.readers.parquet_shards import LAYOUT, has_shards
 from robustzoo.data.subsets import training_rows
 from robustzoo.registry.catalog import DATASETS
+from robustzoo.registry.describe import class_names
 
 HOLDOUT_SIZE = 1000
 _JPEG = b"\xff\xd8\xff"
-_CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
-_CIFAR100 = """
-    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
-    camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup
-    dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower
-    leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid
-    otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray
-    road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
-    sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
-    wardrobe whale willow_tree wolf woman worm
-"""
-CLASSES: dict[str, tuple[str, ...]] = {
-    "cifar10": tuple(_CIFAR10.split()),
-    "cifar10jpg": tuple(_CIFAR10.split()),
-    "cifar100": tuple(_CIFAR100.split()),
-}
+CLASSES = {key: class_names(key) or () for key in ("cifar10", "cifar10jpg", "cifar100")}
 # Other spellings that are in use for a class of CIFAR-100.
 _ALIASES = {"computer_keyboard": "keyboard", "cra": "crab"}
 

@@ -82,8 +82,12 @@ class ImageFolder(Photographs):
         self._names, self.labels = self._names[items], self.labels[items]
         return self
 
+    def file(self, i: int) -> Path:
+        """Where item i lies."""
+        return self._folder / os.fsdecode(self._names[i])
+
     def _photograph(self, i: int) -> tuple[Image.Image, str]:
-        path = self._folder / os.fsdecode(self._names[i])
+        path = self.file(i)
         return decode(path, self.image_shape[0], f"image {i}, {path}"), f"image {i}, {path}"
 
     def small_size(self) -> tuple[int, int] | None:

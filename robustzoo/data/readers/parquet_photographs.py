@@ -12,6 +12,7 @@ import pyarrow as pa
 from PIL import Image
 
 from robustzoo.data.decoder import decode
+from robustzoo.data.fit import IMAGENET, Fit
 from robustzoo.data.image_dataset import DataError
 from robustzoo.data.readers.parquet_shards import Shard
 from robustzoo.data.readers.photographs import Photographs
@@ -30,7 +31,17 @@ class ParquetPhotographs(Photographs):
     access, on a broken image, naming file and row.
     """
 
-    def __init__(self, key: str, split: str, files: list[Path], num_classes: int):
+    def __init__(
+        self,
+        key: str,
+        split: str,
+        files: list[Path],
+        classes: int | tuple[str, ...],
+        fit: Fit = IMAGENET,
+        channels: int = 3,
+    ):
+        """classes: their names, or how many, where the files may name them."""
+        num_classes = classes if isinstance(classes, int) else len(classes)
         self._shards = [Shard(file) for file in files]
         labels = [shard.labels(num_classes) for shard in self._shards]
         counts = [shard.row_counts() for shard in self._shards]
@@ -44,9 +55,10 @@ class ParquetPhotographs(Photographs):
         if not self._starts[-1]:
             raise DataError(f"{files[0]} holds no rows; fetch the file again")
         self._rows = np.arange(self._starts[-1])
-        names = self._shards[0].class_names
-        classes = names if names and len(names) == num_classes else tuple(map(str, range(num_classes)))
-        super().__init__(key, split, np.concatenate(labels), classes)
+        if isinstance(classes, int):
+            names = self._shards[0].class_names
+            classes = names if names and len(names) == num_classes else tuple(map(str, range(num_classes)))
+        super().__init__(key, split, np.concatenate(labels), classes, fit, channels)
         self._forget()
 
     def select(self, items: np.ndarray) -> ParquetPhotographs:
@@ -63,7 +75,7 @@ class ParquetPhotographs(Photographs):
         encoded = self._encoded(group)[within].as_py()
         if encoded is None:
             raise DataError(f"{origin}: the row has no image bytes; use a file with the images embedded")
-        return decode(io.BytesIO(encoded), 3, origin), origin
+        return decode(io.BytesIO(encoded), self.image_shape[0], origin), origin
 
     def _encoded(self, group: int) -> pa.ChunkedArray:
         with self._lock:  # threads decode side by side, but read one group after the other
