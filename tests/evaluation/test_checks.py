@@ -53,6 +53,7 @@ def fail(*words):
 
 BAD_MODELS = {
     "softmax": (lambda z, x: z.softmax(1), "softmax"),
+    "sigmoid": (lambda z, x: z.sigmoid(), "sigmoid"),
     "one-hot": (lambda z, x: nn.functional.one_hot(z.argmax(1), 3).float(), "softmax"),
     "random": (lambda z, x: z + torch.randn_like(z), "random in the forward"),
     "dropout": (lambda z, x: nn.functional.dropout(z, 0.5), "random in the forward"),
