@@ -98,7 +98,7 @@ class _Parser(argparse.ArgumentParser):
         unknown = message.removeprefix(_UNKNOWN).split() if message.startswith(_UNKNOWN) else []
         flags = [flag for action in self._actions for flag in action.option_strings]
         near = "".join(did_you_mean(word.partition("=")[0], flags) for word in unknown[:1])
-        raise RobustzooError(f"{message}.{near} `python training/train.py --help` explains every argument")
+        raise RobustzooError(f"{message}.{near} `robustzoo train --help` explains every argument")
 
 
 def _parser() -> argparse.ArgumentParser:
