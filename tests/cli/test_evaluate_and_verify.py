@@ -18,11 +18,6 @@ NAME = "vit_micro2.digits_linf.at_base"
 FLIPPED = "FLIPPED"  # stands for a folder with a witness file of other bytes
 
 
-def run(*arguments: str):
-    command = [sys.executable, "-c", "from robustzoo.cli import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
 def flipped(tmp_path_factory) -> Path:
     folder = shutil.copytree(entry(NAME).weights.folder, tmp_path_factory.mktemp("flipped") / "model")
@@ -63,38 +58,32 @@ def test_errors_are_json_where_json_is_asked_for(arguments, kind, words, flipped
     assert not list(tmp_path.iterdir())
 
 
-def test_without_json_errors_are_text_with_the_same_exit_code(flipped):
-    done = run("verify", str(flipped))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("robustzoo: ") and "expected sha256" in done.stderr
-    assert "found    sha256" in done.stderr and "Next: restore the witness file" in done.stderr
-    usage = run("verify", NAME, "--mode", "quick")
-    assert usage.returncode == 2 and "Invalid value for '--mode'" in usage.stderr
+def test_without_json_errors_are_text_with_the_same_exit_code(flipped, ended):
+    code, out, said = ended("verify", str(flipped))
+    assert (code, out) == (2, "")
+    assert said.startswith("robustzoo: ") and "expected sha256" in said
+    assert "found    sha256" in said and "Next: restore the witness file" in said
+    code, _, said = ended("verify", NAME, "--mode", "quick")
+    assert code == 2 and "Invalid value for '--mode'" in said
 
 
-def test_a_report_in_json_says_claimed_found_and_difference():
-    done = run("verify", NAME, "--json")
-    assert done.returncode == 0
-    (report,) = json.loads(done.stdout)
-    numbers = report["claims"][0]["numbers"]
+def test_one_models_error_does_not_stop_the_others(ended):
+    code, out, _ = ended("verify", NAME, "missing", NAME, "--json")
+    first, error, second = json.loads(out)
+    assert code == 2 and first == second and first["outcome"] == "consistent"
+    numbers = first["claims"][0]["numbers"]
     assert numbers["clean_found"] - numbers["clean_claimed"] == numbers["clean_difference"] == 0
-
-
-def test_one_models_error_does_not_stop_the_others():
-    done = run("verify", NAME, "missing", NAME, "--json")
-    first, error, second = json.loads(done.stdout)
-    assert done.returncode == 2 and first == second and first["outcome"] == "consistent"
     assert (error["name"], error["error"], error["exit_code"]) == ("missing", "UnknownName", 2)
-    text = run("verify", NAME, "missing", NAME)
-    assert text.returncode == 2 and text.stdout.count("CONSISTENT by replay") == 2
-    assert "missing" in text.stderr and "Traceback" not in text.stderr
+    code, out, said = ended("verify", NAME, "missing", NAME)
+    assert code == 2 and out.count("CONSISTENT by replay") == 2
+    assert "missing" in said and "Traceback" not in said
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_log_that_fails_comes_after_the_report():
-    done = run("verify", NAME, "--log", "/dev/full")
-    assert done.returncode == 2 and "CONSISTENT by replay" in done.stdout
-    assert "the log /dev/full cannot be written" in done.stderr and "Traceback" not in done.stderr
+def test_a_log_that_fails_comes_after_the_report(ended):
+    code, out, said = ended("verify", NAME, "--log", "/dev/full")
+    assert code == 2 and "CONSISTENT by replay" in out
+    assert "the log /dev/full cannot be written" in said and "Traceback" not in said
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-c", "from robustzoo.cli import main; main()", "verify", NAME]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
@@ -104,9 +93,9 @@ def test_a_log_that_fails_comes_after_the_report():
 @pytest.mark.parametrize(
     "arguments", [("a" * 300,), ("a/" + "a" * 300,), (NAME, "--card", "a" * 300), (NAME, "--log", "a" * 300)]
 )
-def test_names_that_no_file_system_takes_are_bad_input(arguments):
-    done = run("verify", *arguments)
-    assert done.returncode == 2 and done.stderr.startswith("robustzoo: ") and "Traceback" not in done.stderr
+def test_names_that_no_file_system_takes_are_bad_input(arguments, ended):
+    code, _, said = ended("verify", *arguments)
+    assert code == 2 and said.startswith("robustzoo: ") and "Traceback" not in said
 
 
 FAST = ("--n", "6", "--protocol", "pgd-2")
