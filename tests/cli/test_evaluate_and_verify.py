@@ -101,29 +101,25 @@ def test_names_that_no_file_system_takes_are_bad_input(arguments, ended):
 FAST = ("--n", "6", "--protocol", "pgd-2")
 
 
-def test_shards_are_merged_by_the_command(tmp_path):
+def test_shards_are_merged_by_the_command(tmp_path, ended):
+    parts, whole, single = (str(tmp_path / name) for name in ("parts", "whole", "single"))
     for shard in ("2/2", "1/2"):
-        done = CliRunner().invoke(
-            group, ["evaluate", NAME, *FAST, "--shard", shard, "--out", str(tmp_path / "parts")]
-        )
-        assert done.exit_code == 0, done.output
-    merged = CliRunner().invoke(
-        group, ["evidence", "merge", str(tmp_path / "parts"), "--out", str(tmp_path / "whole")]
-    )
-    assert merged.exit_code == 0 and "robust accuracy" in merged.output
-    single = CliRunner().invoke(group, ["evaluate", NAME, *FAST, "--out", str(tmp_path / "single")])
-    assert single.exit_code == 0
-    (one,), (other,) = (sorted((tmp_path / f / "evidence").glob("*.json")) for f in ("whole", "single"))
+        assert ended("evaluate", NAME, *FAST, "--shard", shard, "--out", parts)[0] == 0
+    code, out, _ = ended("evidence", "merge", parts, "--out", whole)
+    assert code == 0 and "robust accuracy" in out
+    assert ended("evaluate", NAME, *FAST, "--out", single)[0] == 0
+    (one,), (other,) = (sorted(Path(place, "evidence").glob("*.json")) for place in (whole, single))
     documents = [json.loads(path.read_text()) for path in (one, other)]
     for document in documents:
         del document["run"]
     assert documents[0] == documents[1]
-    with pytest.raises(ValueError, match=r"shard 1 of 2 is missing"):
-        CliRunner().invoke(
-            group,
-            ["evidence", "merge", str(tmp_path / "parts" / "shard-2-of-2"), "--out", str(tmp_path / "no")],
-            catch_exceptions=False,
-        )
+    part = Path(parts, "shard-2-of-2")
+    code, _, said = ended("evidence", "merge", str(part), "--out", str(tmp_path / "no"))
+    assert code == 2 and "shard 1 of 2 is missing" in said
+    (file,) = part.glob("evidence/*.json")
+    assert ended("report", str(file))[1].startswith("PART OF A RESULT")
+    code, _, said = ended("compare", str(file), str(one))
+    assert code == 2 and "a part of an evaluation and no result" in said
 
 
 def test_a_curve_and_a_table_of_threat_models(tmp_path):
