@@ -49,7 +49,7 @@ _COMMANDS = {
         "Compare A and B, each an Evidence file or a model with Evidence, on the same images.",
     ),
     "crosscheck": (
-        "crosscheck",
+        "evaluate",
         "Compare our attacks with another package's, one by one, on MODEL (named as for `evaluate`).",
     ),
     "diagnose": (
@@ -58,7 +58,7 @@ _COMMANDS = {
     ),
     "leaderboard": ("leaderboard", "Make a static web page of models and their numbers."),
     "plot": (
-        "plot",
+        "train",
         "Draw the loss terms, accuracies and robust generalisation gap of the training in RUN.",
     ),
     "doctor": (

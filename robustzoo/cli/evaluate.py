@@ -1,4 +1,4 @@
-"""`robustzoo evaluate`: clean and robust accuracy of a model, as Evidence."""
+"""`robustzoo evaluate` and `crosscheck`: accuracy of a model, as Evidence, and beside another's attacks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from robustzoo.cli.models import open_model, refuse_unknown
+from robustzoo.cli.options import attacked_model, seed, trust, workers
 from robustzoo.cli.options import images as image_options
-from robustzoo.cli.options import seed, trust, workers
 from robustzoo.cli.output import JsonErrors, own_output, say
 from robustzoo.reports.text import report
 
@@ -124,3 +124,44 @@ def evaluate(
     document = found.to_json() if several else found.doc
     text = found.text() if several else report(found)
     say(json.dumps(document, indent=1, sort_keys=True) if as_json else text)
+
+
+@click.command(cls=JsonErrors)
+@click.option(
+    "--engine",
+    type=click.Choice(["autoattack", "torchattacks"]),
+    default="autoattack",
+    show_default=True,
+    help="Package to compare with: pyautoattack (or autoattack), or torchattacks; extra `crosscheck`.",
+)
+@click.option(
+    "--attacks",
+    default="apgd-ce,apgd-t,fab-t,square",
+    show_default=True,
+    help="Which, with commas between them.",
+)
+@attacked_model
+@click.option(
+    "--micro-batch", "micro_batch_size", type=click.IntRange(min=1), help="Images per forward pass."
+)
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable table, with ids; errors too.")
+def crosscheck(model: str, attacks: str, as_json: bool, **options) -> None:
+    """Compare our attacks with another package's, one by one, on MODEL (named as for `evaluate`).
+
+    The result is a table of agreement, not Evidence: what another package finds keeps that package's name.
+    --seed is that of both sides; --workers and --micro-batch are ours alone.
+    """
+    refuse_unknown(model)
+    from robustzoo.diagnostics.crosscheck import crosscheck as run
+
+    with own_output(as_json):
+        loaded = open_model(model)
+        result = run(
+            loaded.module,
+            loaded.images(options),
+            options.pop("threat_model"),
+            attacks=[attack.strip() for attack in attacks.split(",") if attack.strip()],
+            name=loaded.name,
+            **options,
+        )
+    say(json.dumps(result.to_json(), indent=1) if as_json else result.text())

@@ -234,10 +234,10 @@ def _check(case: _Case, run: _Run) -> None:
     )
     with (
         Reporter(run.progress) as reporter,
-        prepare(case.model, case.dataset, asked, sha256=case.sha256) as ready,
+        prepare(case.model, case.dataset, asked, _told(run, reporter), case.sha256) as ready,
     ):
         # ---- as the Evidence has it, where that is possible here ------------------------------------------
-        ready = _sized(ready, case, run.workers)
+        ready = _sized(ready, case, run, reporter)
         there, here = case.evidence.doc["run"]["fingerprint"], ready.fingerprint
         report.fingerprint = {
             key: (there.get(key), here.get(key))
@@ -268,11 +268,17 @@ def _check(case: _Case, run: _Run) -> None:
             judging.judge_full(report)
 
 
-def _sized(ready: Prepared, case: _Case, workers: int) -> Prepared:
+def _told(run: _Run, reporter: Reporter) -> Reporter | None:
+    """Who is told how images are read and batches filled: a full run, as an evaluation is."""
+    return reporter if run.mode == "full" else None
+
+
+def _sized(ready: Prepared, case: _Case, run: _Run, reporter: Reporter) -> Prepared:
     """At the Evidence's micro-batch, so that equal runs give equal bits, as far as it is no more than padding
     and fits into memory; a smaller one is noted."""
     stated, n = case.evidence.doc["micro_batch_size"], case.report.claim.n
-    ready = ready.sized(machine.bounded_micro_batch(stated, n), workers=workers)
+    size = machine.bounded_micro_batch(stated, n)
+    ready = ready.sized(size, workers=run.workers, reporter=_told(run, reporter))
     if (size := ready.work.micro_batch_size) < stated:
         case.report.notes.append(
             f"the Evidence states a micro-batch of {stated}; {size} is used here, as much as {n} "

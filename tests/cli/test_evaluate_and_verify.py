@@ -18,11 +18,6 @@ NAME = "vit_micro2.digits_linf.at_base"
 FLIPPED = "FLIPPED"  # stands for a folder with a witness file of other bytes
 
 
-def run(*arguments: str):
-    command = [sys.executable, "-c", "from robustzoo.cli import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
 def flipped(tmp_path_factory) -> Path:
     folder = shutil.copytree(entry(NAME).weights.folder, tmp_path_factory.mktemp("flipped") / "model")
@@ -63,38 +58,32 @@ def test_errors_are_json_where_json_is_asked_for(arguments, kind, words, flipped
     assert not list(tmp_path.iterdir())
 
 
-def test_without_json_errors_are_text_with_the_same_exit_code(flipped):
-    done = run("verify", str(flipped))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("robustzoo: ") and "expected sha256" in done.stderr
-    assert "found    sha256" in done.stderr and "Next: restore the witness file" in done.stderr
-    usage = run("verify", NAME, "--mode", "quick")
-    assert usage.returncode == 2 and "Invalid value for '--mode'" in usage.stderr
+def test_without_json_errors_are_text_with_the_same_exit_code(flipped, ended):
+    code, out, said = ended("verify", str(flipped))
+    assert (code, out) == (2, "")
+    assert said.startswith("robustzoo: ") and "expected sha256" in said
+    assert "found    sha256" in said and "Next: restore the witness file" in said
+    code, _, said = ended("verify", NAME, "--mode", "quick")
+    assert code == 2 and "Invalid value for '--mode'" in said
 
 
-def test_a_report_in_json_says_claimed_found_and_difference():
-    done = run("verify", NAME, "--json")
-    assert done.returncode == 0
-    (report,) = json.loads(done.stdout)
-    numbers = report["claims"][0]["numbers"]
+def test_one_models_error_does_not_stop_the_others(ended):
+    code, out, _ = ended("verify", NAME, "missing", NAME, "--json")
+    first, error, second = json.loads(out)
+    assert code == 2 and first == second and first["outcome"] == "consistent"
+    numbers = first["claims"][0]["numbers"]
     assert numbers["clean_found"] - numbers["clean_claimed"] == numbers["clean_difference"] == 0
-
-
-def test_one_models_error_does_not_stop_the_others():
-    done = run("verify", NAME, "missing", NAME, "--json")
-    first, error, second = json.loads(done.stdout)
-    assert done.returncode == 2 and first == second and first["outcome"] == "consistent"
     assert (error["name"], error["error"], error["exit_code"]) == ("missing", "UnknownName", 2)
-    text = run("verify", NAME, "missing", NAME)
-    assert text.returncode == 2 and text.stdout.count("CONSISTENT by replay") == 2
-    assert "missing" in text.stderr and "Traceback" not in text.stderr
+    code, out, said = ended("verify", NAME, "missing", NAME)
+    assert code == 2 and out.count("CONSISTENT by replay") == 2
+    assert "missing" in said and "Traceback" not in said
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_log_that_fails_comes_after_the_report():
-    done = run("verify", NAME, "--log", "/dev/full")
-    assert done.returncode == 2 and "CONSISTENT by replay" in done.stdout
-    assert "the log /dev/full cannot be written" in done.stderr and "Traceback" not in done.stderr
+def test_a_log_that_fails_comes_after_the_report(ended):
+    code, out, said = ended("verify", NAME, "--log", "/dev/full")
+    assert code == 2 and "CONSISTENT by replay" in out
+    assert "the log /dev/full cannot be written" in said and "Traceback" not in said
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-c", "from robustzoo.cli import main; main()", "verify", NAME]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
@@ -104,37 +93,33 @@ def test_a_log_that_fails_comes_after_the_report():
 @pytest.mark.parametrize(
     "arguments", [("a" * 300,), ("a/" + "a" * 300,), (NAME, "--card", "a" * 300), (NAME, "--log", "a" * 300)]
 )
-def test_names_that_no_file_system_takes_are_bad_input(arguments):
-    done = run("verify", *arguments)
-    assert done.returncode == 2 and done.stderr.startswith("robustzoo: ") and "Traceback" not in done.stderr
+def test_names_that_no_file_system_takes_are_bad_input(arguments, ended):
+    code, _, said = ended("verify", *arguments)
+    assert code == 2 and said.startswith("robustzoo: ") and "Traceback" not in said
 
 
 FAST = ("--n", "6", "--protocol", "pgd-2")
 
 
-def test_shards_are_merged_by_the_command(tmp_path):
+def test_shards_are_merged_by_the_command(tmp_path, ended):
+    parts, whole, single = (str(tmp_path / name) for name in ("parts", "whole", "single"))
     for shard in ("2/2", "1/2"):
-        done = CliRunner().invoke(
-            group, ["evaluate", NAME, *FAST, "--shard", shard, "--out", str(tmp_path / "parts")]
-        )
-        assert done.exit_code == 0, done.output
-    merged = CliRunner().invoke(
-        group, ["evidence", "merge", str(tmp_path / "parts"), "--out", str(tmp_path / "whole")]
-    )
-    assert merged.exit_code == 0 and "robust accuracy" in merged.output
-    single = CliRunner().invoke(group, ["evaluate", NAME, *FAST, "--out", str(tmp_path / "single")])
-    assert single.exit_code == 0
-    (one,), (other,) = (sorted((tmp_path / f / "evidence").glob("*.json")) for f in ("whole", "single"))
+        assert ended("evaluate", NAME, *FAST, "--shard", shard, "--out", parts)[0] == 0
+    code, out, _ = ended("evidence", "merge", parts, "--out", whole)
+    assert code == 0 and "robust accuracy" in out
+    assert ended("evaluate", NAME, *FAST, "--out", single)[0] == 0
+    (one,), (other,) = (sorted(Path(place, "evidence").glob("*.json")) for place in (whole, single))
     documents = [json.loads(path.read_text()) for path in (one, other)]
     for document in documents:
         del document["run"]
     assert documents[0] == documents[1]
-    with pytest.raises(ValueError, match=r"shard 1 of 2 is missing"):
-        CliRunner().invoke(
-            group,
-            ["evidence", "merge", str(tmp_path / "parts" / "shard-2-of-2"), "--out", str(tmp_path / "no")],
-            catch_exceptions=False,
-        )
+    part = Path(parts, "shard-2-of-2")
+    code, _, said = ended("evidence", "merge", str(part), "--out", str(tmp_path / "no"))
+    assert code == 2 and "shard 1 of 2 is missing" in said
+    (file,) = part.glob("evidence/*.json")
+    assert ended("report", str(file))[1].startswith("PART OF A RESULT")
+    code, _, said = ended("compare", str(file), str(one))
+    assert code == 2 and "a part of an evaluation and no result" in said
 
 
 def test_a_curve_and_a_table_of_threat_models(tmp_path):

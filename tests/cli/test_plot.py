@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from robustzoo.cli.plot import curve, loss_terms, plot, read_log
+from robustzoo.cli.train import curve, loss_terms, plot, read_log
 from robustzoo.errors import RobustzooError
 
 RECORDS = [

@@ -6,12 +6,11 @@ import csv
 import io
 import json
 import re
-import sys
 
 import pytest
 from click.testing import CliRunner
 
-from robustzoo.cli import group, listing, main
+from robustzoo.cli import group, listing
 from robustzoo.registry import all_names, list_models, recipe
 
 NAME = "vit_micro2.digits_linf.at_base"
@@ -165,20 +164,6 @@ def test_a_changed_recipe_says_so():
 def test_bad_input_is_one_message_and_exit_code_2(arguments, expected, ended):
     code, out, said = ended(*arguments)
     assert code == 2 and out == "" and expected in said and len(said) < 2000
-
-
-@pytest.fixture
-def ended(capsys, monkeypatch):
-    """ended(*arguments): exit code, standard output and error of the command line."""
-    monkeypatch.setattr("robustzoo.cli.keep_messages_from_failing", lambda: None)
-
-    def run(*arguments: str) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["robustzoo", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code, *capsys.readouterr()
-
-    return run
 
 
 ALLOCATOR = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")

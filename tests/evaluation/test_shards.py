@@ -75,9 +75,9 @@ def assert_merges_to(single, model, out, count: int, batches: list[int], order, 
     assert len(shards) == count and all(shard["workers"] == workers for shard in shards)
 
 
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    count=st.integers(1, N),
+    count=st.integers(1, 6),
     batches=st.lists(st.integers(1, 4), max_size=3),
     order=st.randoms(use_true_random=False),
 )

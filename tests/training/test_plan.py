@@ -201,7 +201,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("how", COMMANDS)
+@pytest.mark.parametrize("how", [pytest.param("module", marks=pytest.mark.slow), "robustzoo", "launcher"])
 def test_an_installed_package_trains_without_a_checkout(subprocess_environment, tmp_path, how):
     environment = subprocess_environment | {"PYTHONPATH": str(ROOT)}
     port = ["--master_port", "29611"] if how == "launcher" else []

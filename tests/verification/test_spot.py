@@ -20,7 +20,7 @@ from tests.verification.forging import forge_folder
 
 N, ROBUST, TOLERANCE = 5000, 2440, 50  # 48.8 %, 1 point
 LINF = ThreatModel.parse("linf:1/40")
-CLAIMS = 1000
+CLAIMS = 400
 
 
 def outcome(gap: int, claimed: int, draw: int, proven: bool = True) -> tuple[str, int]:
