@@ -89,7 +89,11 @@ def train(plan: Plan) -> None:
     model, start = initial_model(plan, data, done)
     engine = zero.build_engine(objective, launch, model)
     passes = Passes(engine, launch)
-    average = None if recipe.swa_decay is None else zero.weight_average(engine, model, recipe.swa_decay)
+    average = (
+        None
+        if recipe.swa_decay is None
+        else zero.weight_average(engine, model, recipe.swa_decay, recipe.swa_warmup)
+    )
     take_step = Step(objective, engine, passes, group, average, flags.seed)
     torch.manual_seed(flags.seed + 1 + group.rank)  # for dropout and stochastic depth
     if done:
@@ -140,6 +144,8 @@ def train(plan: Plan) -> None:
                     record |= validation.run(passes.logits)
                 best = best.after(done, record["pgd10_accuracy"])
                 last = last or best.stops(flags.early_stopping)
+                if group.is_main and (collapsed := validation.collapse(record)):
+                    say(f"step {done:,}: {collapsed}")
             if group.is_main:
                 metrics.write(done, **record)
                 say(step_line(done, last_step, record, seconds_left))
