@@ -183,6 +183,8 @@ def initial_model(plan: Plan, data: TrainingData, done: int) -> tuple[PixelModel
     torch.manual_seed(plan.flags.seed)
     model = pixel_model(recipe)
     model.check_head()
+    if plan.launch.activation_checkpointing:
+        require_recomputing(model)
     if "trh" in recipe.defences:
         _ = model.head  # refuses a network without a linear one
     model.validate_pixels = False  # data, augmentation and attacks keep to [0, 1]
@@ -190,6 +192,18 @@ def initial_model(plan: Plan, data: TrainingData, done: int) -> tuple[PixelModel
         return model, "a checkpoint"
     init = plan.flags.init_file or recipe.init
     return model, load_initial(model.network, init, kernel_downsampling=recipe.kernel_downsampling)
+
+
+def require_recomputing(model: PixelModel) -> None:
+    """Raise RobustzooError where timm's network cannot recompute its activations."""
+    try:
+        model.network.set_grad_checkpointing(True)
+        model.network.set_grad_checkpointing(False)
+    except (AssertionError, AttributeError, NotImplementedError) as error:
+        raise RobustzooError(
+            f"--activation-checkpointing: {type(model.network).__name__} does not recompute activations: "
+            "leave it out, or take another network"
+        ) from error
 
 
 def introduce(plan: Plan, data: TrainingData, validation: Validation, start: str, steps: range) -> None:
