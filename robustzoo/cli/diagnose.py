@@ -160,6 +160,11 @@ def _prior(
     if sigma0 is not None:
         return Prior(sigma0**2, beta)
     if made is not None:
+        if made.trh_form == "relative" and trh_lambda is None:
+            raise RobustzooError(
+                f"{made.name} was trained with relative flatness, whose lambda weighs no term of the bound: "
+                "give --lambda and --gamma, or --sigma0 and --beta"
+            )
         trh_lambda = made.trh_lambda if trh_lambda is None else trh_lambda
         trh_gamma = made.trh_gamma if trh_gamma is None else trh_gamma
     return Prior.of_recipe(trh_lambda, trh_gamma)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import timm
+import timm.optim
 import torch
 from torch import nn
 
@@ -76,15 +78,17 @@ def build_network(
 def network_of(recipe: Recipe) -> tuple[str, dict[str, object]]:
     """Name of the timm entry point that builds a recipe's network, and its arguments as `timm_arguments`.
 
+    The rate of drop path is among them where the recipe has one; it is of no consequence after training.
+
     Raises:
         RobustzooError: timm or the catalog has no such network, or not at this image size or stride.
     """
     architecture, size = recipe.architecture, recipe.image_size
+    more = {"drop_path_rate": recipe.drop_path} if recipe.drop_path else {}
     if not architecture.startswith(TIMM):
         stride = recipe.patch_stride
-        return timm_name(architecture, size, stride), timm_arguments(
-            architecture, size, recipe.channels, stride
-        )
+        arguments = timm_arguments(architecture, size, recipe.channels, stride)
+        return timm_name(architecture, size, stride), arguments | more
     name = architecture.removeprefix(TIMM)
     if not timm.is_model(name):
         raise RobustzooError(
@@ -94,7 +98,7 @@ def network_of(recipe: Recipe) -> tuple[str, dict[str, object]]:
     stated = timm.models.get_pretrained_cfg(name)
     # A network that is made for one size takes it as an argument.
     size_of_images = {"img_size": size} if stated is not None and stated.fixed_input_size else {}
-    return name, {**size_of_images, **(recipe.model_args or {}), "in_chans": recipe.channels}
+    return name, {**size_of_images, **(recipe.model_args or {}), "in_chans": recipe.channels, **more}
 
 
 def build_for(recipe: Recipe, *, device: str | None = None) -> nn.Module:
@@ -106,12 +110,19 @@ def build_for(recipe: Recipe, *, device: str | None = None) -> nn.Module:
     name, arguments = network_of(recipe)
     try:
         with torch.device(device) if device else nullcontext():
-            return timm.create_model(name, num_classes=recipe.num_classes, **arguments)
+            network = timm.create_model(name, num_classes=recipe.num_classes, **arguments)
     except Exception as error:  # of timm, whose networks refuse an argument in many ways
         raise RobustzooError(
             f"timm cannot make {name} with {arguments} for {recipe.num_classes} classes "
-            f"({type(error).__name__}: {error}): change model_args, or take another architecture"
+            f"({type(error).__name__}: {error}): change model_args or drop_path, or take another architecture"
         ) from error
+    paths = (module for module in network.modules() if type(module).__name__ == "DropPath")
+    if recipe.drop_path and not any(getattr(path, "drop_prob", None) for path in paths):
+        raise RobustzooError(
+            f"drop_path {recipe.drop_path} has no effect in {name}, which has no stochastic depth: "
+            "set drop_path=0"
+        )
+    return network
 
 
 def parameter_count(recipe: Recipe) -> int:
@@ -120,6 +131,18 @@ def parameter_count(recipe: Recipe) -> int:
         return sum(weight.numel() for weight in build_for(recipe, device="meta").parameters())
     row = ARCHITECTURES[recipe.architecture]
     return row.parameter_count(recipe.image_size, recipe.num_classes, recipe.patch_stride)
+
+
+def layer_groups(model: nn.Module, decay: float | None) -> list[dict[str, Any]]:
+    """The parameters of a PixelModel in groups for an optimizer: with `decay` one a layer, whose "lr_scale"
+    is decay^k for the k-th layer before the last, the class head, as timm groups them; without it one of all.
+    """
+    if decay is None:
+        return [{"params": list(model.parameters())}]
+    groups: dict[float, list[nn.Parameter]] = {}
+    for group in timm.optim.param_groups_layer_decay(model.network, layer_decay=decay):
+        groups.setdefault(group["lr_scale"], []).extend(group["params"])
+    return [{"params": parameters, "lr_scale": scale} for scale, parameters in groups.items()]
 
 
 def _network(architecture: str, image_size: int, patch_stride: int | None) -> Network:

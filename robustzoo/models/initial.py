@@ -181,10 +181,10 @@ def _fill(
     return ", ".join([origin, *words])
 
 
-def _head(network: nn.Module) -> str:
-    """What the names of its class head begin with, as timm states it."""
-    stated = (getattr(network, "pretrained_cfg", None) or {}).get("classifier")
-    return f"{stated}." if isinstance(stated, str) else _HEAD
+def _head(network: nn.Module) -> tuple[str, ...]:
+    """What the names of its class head begin with, as timm states it: of some networks there are two."""
+    stated = (getattr(network, "pretrained_cfg", None) or {}).get("classifier") or _HEAD[:-1]
+    return tuple(f"{name}." for name in ([stated] if isinstance(stated, str) else stated))
 
 
 def _unwrapped(weights: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], str]:

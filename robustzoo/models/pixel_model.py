@@ -221,20 +221,25 @@ class FeaturesAndLogits(nn.Module):
 
     Args:
         parts: equal parts of a training batch that batch norm sees apart, see `batch_norm`.
+        head_square: the square norm of the head's weight is a third output, a scalar.
     """
 
-    def __init__(self, pixel_model: PixelModel, parts: int = 1) -> None:
+    def __init__(self, pixel_model: PixelModel, parts: int = 1, head_square: bool = False) -> None:
         super().__init__()
         self.pixel_model = pixel_model
         self.parts = parts
+        self.head_square = head_square
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         model = self.pixel_model
         if not model.has_linear_head:
             logits = apart(model, model, x, self.parts)
             return logits.detach()[:, :0], logits
         features = apart(model, model.features, x, self.parts)
-        return features, model.head(features)
+        logits = model.head(features)
+        return (
+            (features, logits, model.head.weight.square().sum()) if self.head_square else (features, logits)
+        )
 
 
 def is_captured() -> bool:

@@ -56,7 +56,13 @@ def log_rest(log_s: Tensor, classes: Tensor) -> Tensor:
     return log_s.scatter(-1, classes.unsqueeze(-1), -torch.inf).logsumexp(-1)
 
 
-def smoothed(y: Tensor, classes: int, share: float) -> Tensor:
-    """Labels int64 (B,) or soft (B, K) as soft ones, (1 - share) y + share / K, float (B, K)."""
+def smoothed(y: Tensor, classes: int, share: float, *, random: bool = False) -> Tensor:
+    """Labels int64 (B,) or soft (B, K) as soft ones, (1 - share) y + share / K, float (B, K).
+
+    random: `share` goes to the classes of no label alone, in parts that torch's generator draws, as in LIET.
+    """
     hot = y if y.is_floating_point() else functional.one_hot(y, classes).float()
-    return (1.0 - share) * hot + share / classes
+    if not random:
+        return (1.0 - share) * hot + share / classes
+    others = torch.rand_like(hot) * (hot == 0)
+    return (1.0 - share) * hot + share * others / others.sum(-1, keepdim=True).clamp_min(1e-12)

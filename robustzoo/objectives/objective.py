@@ -24,12 +24,14 @@ from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.pgd import at_least_float32, pgd, uniform_start
 from robustzoo.errors import RobustzooError
 from robustzoo.models.batch_norm import apart, kept_buffers
-from robustzoo.models.pixel_model import FeaturesAndLogits
+from robustzoo.models.pixel_model import FeaturesAndLogits, PixelModel
 from robustzoo.objectives import trace_of_hessian
-from robustzoo.objectives.extension import Seen, brought_defences, brought_loss
+from robustzoo.objectives.extension import Defence, Seen, brought_defences, brought_loss
+from robustzoo.objectives.label_information import consistency, label_start
 from robustzoo.objectives.lambda_schedules import SCHEDULES
 from robustzoo.objectives.losses import cross_entropy, kl_divergence, log_softmax, smoothed
 from robustzoo.objectives.robust_losses import LOSSES
+from robustzoo.objectives.sharpness import sam
 from robustzoo.objectives.weight_perturbation import perturbations, perturbed_parameters
 from robustzoo.registry.outside import is_outside
 from robustzoo.registry.threat_model import ThreatModel
@@ -71,20 +73,26 @@ class Objective:
             _require("loss", recipe.loss, tuple(LOSSES))
         for defence in filter(lambda key: not is_outside(key), recipe.defences):
             _require("defence", defence, DEFENCES)
-        _require("attack_start", recipe.attack_start, ("uniform", "gaussian"))
+        _require("attack_start", recipe.attack_start, ("uniform", "gaussian", "label"))
         _require("attack_loss", recipe.attack_loss, ("ce", "kl"))
         self.recipe = recipe
         self.has_trh = "trh" in recipe.defences
         if self.has_trh:
             _require("trh_schedule", recipe.trh_schedule, tuple(SCHEDULES))
-        self._brought_loss, self._more = brought_loss(recipe), brought_defences(recipe)
+        self._brought_loss, self._more = brought_loss(recipe), [*_own(recipe), *brought_defences(recipe)]
         self._movers = [defence.moves for defence in self._more if defence.moves is not None]
         if len(self._movers) + (recipe.awp_delta is not None) > 1:
             raise RobustzooError(
                 f"two of the defences of {recipe.name} move the weights: train with one of them"
             )
         self.needs_clean = self.pairs or recipe.s2o_weight is not None
-        self.needs_clean = self.needs_clean or any(defence.needs_clean for defence in self._more)
+        clean = [defence for defence in self._more if defence.needs_clean]
+        if recipe.consistency_weight and len(clean) > 1:
+            raise RobustzooError(
+                f"{recipe.name} has a defence that looks at clean images, and with consistency_weight the "
+                "start of the attack takes their place: set consistency_weight=0"
+            )
+        self.needs_clean = self.needs_clean or bool(clean)
         self.weight_decay = 2.0 * (recipe.trh_gamma if self.has_trh else recipe.l2_reg)
 
     @property
@@ -111,18 +119,27 @@ class Objective:
         Returns:
             x_adv: (B, C, H, W) float32, detached, in the ball of `threat_model(step)` and in [0, 1].
         """
+        return self.attacked(model, x, y, step=step, seed=seed, epochs=epochs, ids=ids)[1]
+
+    def attacked(
+        self, model: nn.Module, x: Tensor, y: Tensor, *, step: int, seed: int, epochs: Tensor, ids: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What `inputs` takes: x, or where the recipe has a consistency term the start of the attack, and
+        `attack`."""
         recipe, threat_model = self.recipe, self.threat_model(step)
         x = at_least_float32(x.detach())
         with frozen(model):
-            return pgd(
+            start = self._start(model, x, y, threat_model, seed, epochs, ids)
+            x_adv = pgd(
                 model,
                 x,
                 self._attack_loss(model, x, y),
                 threat_model=threat_model,
                 steps=recipe.attack_steps,
                 step_size=recipe.attack_step_ratio * threat_model.eps / recipe.attack_steps,
-                x_start=self._start(x, threat_model, seed, epochs, ids),
+                x_start=start,
             )
+        return (start if recipe.consistency_weight else x), x_adv
 
     def threat_model(self, step: int) -> ThreatModel:
         """What step `step` (0-based) trains against: the radius grows linearly to the recipe's epsilon, which
@@ -136,7 +153,13 @@ class Objective:
         """What the engine sees, in one call: x_adv (B, ...), or clean then adversarial rows (2B, ...)."""
         return torch.cat((x.to(x_adv.dtype), x_adv)) if self.needs_clean else x_adv
 
-    def terms(self, features: Tensor, logits: Tensor, y: Tensor, *, step: int) -> dict[str, Tensor]:
+    def module(self, model: PixelModel) -> FeaturesAndLogits:
+        """What training passes go through: its outputs are what `terms` takes."""
+        return FeaturesAndLogits(model, 2 if self.needs_clean else 1, self.recipe.trh_form == "relative")
+
+    def terms(
+        self, features: Tensor, logits: Tensor, y: Tensor, *, step: int, head_square: Sequence[Tensor] = ()
+    ) -> dict[str, Tensor]:
         """Batch means of the loss terms, scalars in float32 at least, with gradients.
 
         Args:
@@ -144,6 +167,7 @@ class Objective:
             logits: (B, K) or (2B, K), likewise.
             y: (B,) int64, or soft labels, float (B, K).
             step: 0-based optimizer step t, for lambda(t).
+            head_square: the rest of `module`'s outputs.
 
         Returns:
             total (to minimise, without the weight decay), robust and its parts (`robust_losses`); TrH: trace,
@@ -166,7 +190,8 @@ class Objective:
         total = terms["robust"]
         if self.has_trh:
             terms["trace"] = self._trace(f, g, fa, ga, y).mean()
-            terms["trh"] = self.trh_lambda(step) * terms["trace"]
+            weights = features.shape[1] * logits.shape[1]
+            terms["trh"] = self.trh_lambda(step) * self._formed(terms["trace"], weights, head_square)
             total = total + terms["trh"]
         for defence in self._more:
             more = {} if defence.terms is None else dict(defence.terms(seen))
@@ -219,8 +244,8 @@ class Objective:
         if self._movers:
             parameters = [weight for weight in model.parameters() if weight.requires_grad]
             with kept_buffers(model):
-                made = FeaturesAndLogits(model, 2 if self.needs_clean else 1)(self.inputs(x, x_adv))
-                loss = self.terms(*made, y, step=step)["total"]
+                made = self.module(model)(self.inputs(x, x_adv))
+                loss = self.terms(*made[:2], y, step=step, head_square=made[2:])["total"]
                 return parameters, list(torch.autograd.grad(loss, parameters, materialize_grads=True))
         parameters, paired = perturbed_parameters(model), self.pairs
         images = torch.cat((x.to(x_adv.dtype), x_adv)) if paired else x_adv
@@ -246,7 +271,21 @@ class Objective:
     def _targets(self, y: Tensor) -> Tensor:
         """The labels of the outer loss, soft ones with label smoothing. The attack keeps to the class."""
         share = self.recipe.label_smoothing
-        return smoothed(y, self.recipe.num_classes, share) if share else y
+        if not share:
+            return y
+        return smoothed(y, self.recipe.num_classes, share, random=self.recipe.random_smoothing)
+
+    def _formed(self, trace: Tensor, weights: int, head_square: Sequence[Tensor]) -> Tensor:
+        """What lambda weighs: the trace itself; 2 gamma N log(1 + trace / (2 gamma N)), which is the bound's
+        N / (2 beta) log(1 + sigma0^2 beta trace / N) over lambda (`diagnostics.bound`: sigma0^2 = 2 lambda,
+        beta = 1 / (4 lambda gamma)); or relative flatness, the trace times the head's square norm (Petzka et
+        al. 2021). The log is of the mean over a micro-batch."""
+        if self.recipe.trh_form == "relative":
+            return trace * head_square[0]
+        if self.recipe.trh_form == "log":
+            scale = 2.0 * self.recipe.trh_gamma * weights
+            return scale * torch.log1p(trace / scale)
+        return trace
 
     def _trace(self, f: Tensor | None, g: Tensor | None, fa: Tensor, ga: Tensor, y: Tensor) -> Tensor:
         """Tr Hess of the loss in the top-layer weight, per sample (B,)."""
@@ -267,13 +306,35 @@ class Objective:
             log_s = log_softmax(model(x))
         return lambda logits: kl_divergence(log_s, log_softmax(logits))
 
-    def _start(self, x: Tensor, threat_model: ThreatModel, seed: int, epochs: Tensor, ids: Tensor) -> Tensor:
+    def _start(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        threat_model: ThreatModel,
+        seed: int,
+        epochs: Tensor,
+        ids: Tensor,
+    ) -> Tensor:
+        if self.recipe.attack_start == "label":
+            noise = {"seed": seed, "ids": ids, "index": epochs}
+            return label_start(model, x, y, self.recipe.num_classes, threat_model, noise=noise)
         if self.recipe.attack_start == "uniform":
             return uniform_start(x, threat_model, seed=seed, ids=ids, purpose=PURPOSE, index=epochs)
         shape = tuple(x.shape[1:])
         return x + GAUSSIAN_START * keyed_noise.normal(
             seed, ids, PURPOSE, shape, index=epochs, device=x.device
         ).to(x.dtype)
+
+
+def _own(recipe: Recipe) -> list[Defence]:
+    """The defences that fields of a recipe ask for, through the interface that packages have."""
+    made = []
+    if recipe.sam_rho is not None:
+        made.append(sam(recipe.sam_rho, recipe.sam_adaptive))
+    if recipe.consistency_weight:
+        made.append(consistency(recipe.consistency_weight, recipe.total_steps))
+    return made
 
 
 def _require(field: str, value: object, choices: tuple[str, ...]) -> None:

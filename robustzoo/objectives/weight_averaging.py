@@ -20,6 +20,8 @@ class WeightAverage:
         decay: in [0, 1).
         weights: the tensors to average by name, asked for anew at every use; default: the parameters of the
             module. A process that keeps a part of every weight gives those parts: averaging is element-wise.
+        warmup: step t forgets faster than `decay` says, by (1 + t) / (10 + t), as long as that is less: the
+            initial weights are gone soon.
         written: called when `in_place` has written to the weights, where copies of them must be dropped.
 
     Memory: a copy of the weights, or of the parts of them.
@@ -34,10 +36,11 @@ class WeightAverage:
         decay: float,
         weights: Callable[[], Mapping[str, Tensor]] | None = None,
         written: Callable[[], None] = lambda: None,
+        warmup: bool = False,
     ) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"decay is {decay}; expected a number in [0, 1), such as 0.995")
-        self.decay = decay
+        self.decay, self.warmup = decay, warmup
         parameters = dict(module.named_parameters())
         self._weights = (lambda: parameters) if weights is None else weights
         self._written = written
@@ -46,11 +49,12 @@ class WeightAverage:
         self._statistics = self._measured()
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Take in the weights as they are now: once after every optimizer step."""
+    def update(self, step: int = 0) -> None:
+        """Take in the weights as they are now: once after every optimizer step (`step`, 0-based)."""
+        decay = min(self.decay, (1 + step) / (10 + step)) if self.warmup else self.decay
         weights = self._weights()
         current = [weights[name].detach().float() for name in self._average]
-        torch._foreach_lerp_(list(self._average.values()), current, 1.0 - self.decay)
+        torch._foreach_lerp_(list(self._average.values()), current, 1.0 - decay)
 
     @contextmanager
     def in_place(self):

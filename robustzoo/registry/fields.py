@@ -25,8 +25,7 @@ class Field:
         kind: "int", "float", "bool", "text", "texts", "floats", "arguments" or "threat model".
         about: what it means, with its unit.
         low, high: inclusive bounds of a number; `above` is an exclusive lower bound, `below` an upper one.
-        choices: the allowed texts; empty: any.
-        optional: None ("none" on the command line) is allowed.
+        choices: the allowed texts; empty: any. optional: None ("none" on the command line) is allowed.
         fixed: given by the model's name, so no override may change it.
         open: it may name what no table has instead, with a colon: see `outside`.
         later: added when digests were already published. At its value in `tables/unused.csv`, which must mean
@@ -105,13 +104,12 @@ class Values:
 
     architecture: str = _value("key of the catalog", fixed=True, open=True)
     model_args: Arguments | None = _value("keyword arguments of timm's network", later=True)  # noqa: RUF009
+    drop_path: float = _value("rate of stochastic depth in training", low=0, below=1, later=True)
     dataset: str = _value("key of the catalog", fixed=True)
     threat_model: ThreatModel = _value("norm and radius trained against, pixels in [0, 1]")  # noqa: RUF009
     loss: str = _value("robust loss", fixed=True, open=True)
     defences: tuple[str, ...] = _value("modifiers of the loss", fixed=True, open=True)
-    package_args: Arguments | None = _value(  # noqa: RUF009
-        "arguments of what other packages bring, by PACKAGE:NAME", later=True
-    )
+    package_args: Arguments | None = _value("arguments by PACKAGE:NAME", later=True)  # noqa: RUF009
     image_size: int = _value("height and width in pixels", low=1, fixed=True)
     channels: int = _value("image channels", low=1, fixed=True)
     num_classes: int = _value("classes", low=2, fixed=True)
@@ -140,8 +138,13 @@ class Values:
     )
     batch_size: int = _value("images in one optimizer step, over all ranks", low=1, high=_MANY)
     warmup_steps: int = _value("steps of linear learning-rate warm-up", low=0, high=_MANY)
-    optimizer: str = _value("optimizer; weight decay is coupled in both", choices=("sgd", "adam"), open=True)
+    optimizer: str = _value(
+        "optimizer; weight decay is coupled in both", choices=("sgd", "adam", "adamw"), open=True
+    )
     base_lr: float = _value("learning rate after warm-up", above=0)
+    layer_decay: float | None = _value(
+        "factor of the rate from a layer to the one before it; none: one rate", above=0, high=1, later=True
+    )
     momentum: float = _value("momentum of sgd, first beta of adam", low=0, below=1)
     lr_schedule: str = _value("decay to 0 after warm-up", choices=("cosine", "linear", "multistep"))
     lr_milestones: tuple[float, ...] | None = _value(
@@ -163,7 +166,9 @@ class Values:
         "steps over which the radius trained against grows from 0 to epsilon", low=0, high=_MANY
     )
     attack_step_ratio: float = _value("PGD step = ratio * epsilon / steps", above=0)
-    attack_start: str = _value("uniform in the ball, or 0.001 N(0, 1)", choices=("uniform", "gaussian"))
+    attack_start: str = _value(
+        "uniform in the ball, or 0.001 N(0, 1)", choices=("uniform", "gaussian", "label")
+    )
     attack_loss: str = _value("what PGD maximises", choices=("ce", "kl"))
     loss_weight: float | None = _value(
         "weight of the loss's second term (TRADES' KL, ALP's pairing, MART's KL)", above=0
@@ -171,10 +176,15 @@ class Values:
     label_smoothing: float = _value(
         "share of the label that all classes have alike, in the outer loss", low=0, below=1, later=True
     )
+    random_smoothing: bool = _value("the share of the others is drawn anew for each image", later=True)
+    consistency_weight: float = _value(
+        "of the divergence of predictions at the attack's start and end, growing from 0", low=0, later=True
+    )
     loss_stop_gradient: bool = _value("the clean softmax is a constant in the loss")
     mart_bce_input: str | None = _value("input of the CE term in MART's boosted CE", choices=("adv", "clean"))
     trh_lambda: float | None = _value("weight of the trace", low=0)
     trh_schedule: str | None = _value("lambda over the steps", choices=("constant", "linear", "multistep"))
+    trh_form: str = _value("of the trace's term", choices=("linear", "log", "relative"), later=True)
     trh_gamma: float | None = _value("coefficient of |theta|^2 with TrH, in place of l2_reg", low=0)
     trh_stop_gradient: bool = _value("the clean softmax is a constant in the trace")
     s2o_weight: float | None = _value(
@@ -186,6 +196,11 @@ class Values:
         "first optimizer steps without AWP's perturbation", low=0, high=_MANY
     )
     swa_decay: float | None = _value("weight of the old average in SWA", above=0, below=1)
+    swa_warmup: bool = _value("the first averages forget faster: (1 + t) / (10 + t)", later=True)
+    sam_rho: float | None = _value(
+        "distance that SAM climbs before the gradient is taken", above=0, later=True
+    )
+    sam_adaptive: bool = _value("ASAM: distances relative to each weight", later=True)
 
 
 def _field(declared: dataclasses.Field[Any]) -> Field:
@@ -199,14 +214,18 @@ FIELDS: dict[str, Field] = {declared.name: _field(declared) for declared in data
 _MEANINGS = {
     ("lr_schedule", "linear"): "linear decay to 0 after warm-up: with it one cycle",
     ("lr_schedule", "multistep"): "divided by 10 at lr_milestones after warm-up",
+    ("optimizer", "adamw"): "optimizer; weight decay is decoupled: rate * 2 gamma (or l2_reg) * theta a step",
+    ("attack_start", "label"): "LIET: what a grey image shows of the label, masked by noise",
+    ("trh_form", "log"): "2 gamma N log(1 + trace / (2 gamma N)) for N weights: the bound's own form",
+    ("trh_form", "relative"): "relative flatness: the trace times the square norm of the head",
     ("augmentation", "shift"): "flip, and crop of the image with 4 pixels of zeros around it",
 }
-# The same for every value that names what no table has.
+_BY_A_PACKAGE = "what an installed package brings: PACKAGE:NAME"
 _OUTSIDE = {
     "architecture": "network of timm, and nothing of the catalog's row but its training",
-    "loss": "what an installed package brings: PACKAGE:NAME",
-    "defences": "modifiers of the loss, with PACKAGE:NAME those that installed packages bring",
-    "optimizer": "what an installed package brings: PACKAGE:NAME",
+    "loss": _BY_A_PACKAGE,
+    "defences": f"modifiers of the loss, and {_BY_A_PACKAGE}",
+    "optimizer": _BY_A_PACKAGE,
 }
 
 _TAG, _REVISION = r"[A-Za-z0-9_.\-]+", r"(?:[0-9a-f]{40}|unpinned)"
@@ -371,13 +390,6 @@ def _read_floats(value: object) -> tuple[float, ...]:
     return tuple(_read_float(item) for item in items)
 
 
-def _read_arguments(value: object) -> Arguments:
-    arguments = Arguments.read(value)
-    if any(name in REFUSED for name in arguments):
-        raise ValueError
-    return arguments
-
-
 def _read_threat_model(value: object) -> ThreatModel:
     return ThreatModel.parse(value)  # type: ignore[arg-type]  # refuses other types itself
 
@@ -389,6 +401,6 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "text": _read_text,
     "texts": _read_texts,
     "floats": _read_floats,
-    "arguments": _read_arguments,
+    "arguments": Arguments.read,
     "threat model": _read_threat_model,
 }

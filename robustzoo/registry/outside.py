@@ -43,10 +43,10 @@ class Arguments(dict[str, Any]):
 
     @classmethod
     def read(cls, value: object) -> Arguments:
-        """From an object, or its text in JSON. Raises: TypeError for anything else, or a long one."""
+        """From an object, or its text in JSON. Raises: TypeError for another value, or one REFUSED."""
         if isinstance(value, str):
             value = json.loads(value)
-        if not is_plain(value):
+        if not isinstance(value, dict) or not is_plain(value) or any(name in REFUSED for name in value):
             raise TypeError
         return cls(json.loads(json.dumps(value)))
 

@@ -143,13 +143,17 @@ class Recipe(Values):
 
         `forward_equivalents` counts B as one F and T as three. Derivation, with n attack steps: n (F + B) for
         the attack, and F for the clean softmax of an attack on KL; T for AT and 2 T where the clean images
-        are trained on too (TRADES, ALP, MART, and AT with S2O); AWP's ascent T for AT, else 2 T.
+        are trained on too (TRADES, ALP, MART, and AT with S2O); AWP's ascent T for AT, else 2 T, SAM's as
+        much as the training pass. What an attack needs for its start and what packages bring is not in it.
         `epochs` counts passes over the original training images.
         """
         forwards = self.attack_steps + (self.attack_loss == "kl")
         backwards = self.attack_steps
         paired = self.loss in PAIRED
-        trainings = 1 + (paired or "s2o" in self.defences) + ("awp" in self.defences) * (1 + paired)
+        pairs = paired or "s2o" in self.defences or self.consistency_weight > 0
+        trainings = (
+            1 + pairs + ("awp" in self.defences) * (1 + paired) + (self.sam_rho is not None) * (1 + pairs)
+        )
         steps = self.stop_after or self.total_steps
         images, originals = steps * self.batch_size, steps * originals_per_batch(self.science)
         split = self.training_images or self.trained_on.train_size

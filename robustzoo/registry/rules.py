@@ -265,6 +265,20 @@ def _loss_rules(values: Mapping[str, Any]) -> list[Rule]:
             "and at has none; choose another name",
         ),
         (
+            values["random_smoothing"] and values["label_smoothing"] == 0,
+            "random_smoothing true has no effect with label_smoothing 0: set both, or random_smoothing=false",
+        ),
+        (
+            values["consistency_weight"] > 0 and (loss != "at" or "s2o" in values["defences"]),
+            "consistency_weight {consistency_weight} goes with loss at alone, where the start of the attack "
+            "takes the place of clean images: take an at recipe without s2o, or set consistency_weight=0",
+        ),
+        (
+            values["attack_start"] == "label" and values["threat_model"].norm != "linf",
+            "attack_start label is the sign of a gradient, which is for linf: set attack_start=uniform, or a "
+            "threat_model in linf",
+        ),
+        (
             values["label_smoothing"] > 0 and loss == "mart",
             "label_smoothing {label_smoothing} does not go with loss mart, which needs one class an image: "
             "set label_smoothing=0",
@@ -304,6 +318,31 @@ def _defence_rules(values: Mapping[str, Any]) -> list[Rule]:
             )
             for defence, keys in _OF_DEFENCE.items()
             for key in keys
+        ),
+        (
+            values["trh_form"] != "linear" and not trh,
+            "trh_form {trh_form} has no effect with defences {defences}: it belongs to a recipe with trh",
+        ),
+        (
+            values["trh_form"] == "log" and not values["trh_gamma"],
+            "trh_form log needs the prior that gamma stands for: set trh_gamma above 0",
+        ),
+        (
+            values["swa_warmup"] and "swa" not in values["defences"],
+            "swa_warmup true has no effect with defences {defences}: it belongs to a recipe with swa",
+        ),
+        (
+            values["sam_rho"] is not None and "awp" in values["defences"],
+            "sam_rho {sam_rho} does not go with awp, which moves the weights too: train with one of them",
+        ),
+        (
+            values["sam_adaptive"] and values["sam_rho"] is None,
+            "sam_adaptive true has no effect without a distance: set sam_rho too",
+        ),
+        (
+            values["layer_decay"] is not None and is_outside(values["optimizer"]),
+            "layer_decay {layer_decay} has no effect with optimizer {optimizer}, which groups the weights by "
+            "itself: set layer_decay=none",
         ),
         (
             trh and values["l2_reg"] != 0,

@@ -142,6 +142,16 @@ class Launch:
                 "process a whole weight: use --zero 2, which shards all but the weights",
             ),
             (
+                self.zero_stage == 3 and recipe.sam_rho is not None,
+                f"{recipe.name} has SAM, which moves the weights, and ZeRO 3 leaves no process a whole one: "
+                "use --zero 2, which shards all but the weights",
+            ),
+            (
+                self.zero_stage == 3 and recipe.trh_form == "relative",
+                f"{recipe.name} has relative flatness, which needs the norm of the whole head, and ZeRO 3 "
+                "leaves no process one: use --zero 2, which shards all but the weights",
+            ),
+            (
                 self.zero_stage == 3 and self.compile,
                 "--compile traces whole weights, and ZeRO 3 gathers them in hooks that no graph holds: use "
                 "--zero 2, or leave --compile out",

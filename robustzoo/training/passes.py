@@ -85,8 +85,8 @@ class Passes:
             self.attack.compile_inner()
             module.compile(backend=COMPILER, dynamic=False)
 
-    def train(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Features (B, d) and logits (B, K) of the training pass, through the engine."""
+    def train(self, images: Tensor) -> tuple[Tensor, ...]:
+        """What `Objective.module` makes of images in the training pass, through the engine."""
         with self.recomputing():
             return self._engine(images)
 

@@ -67,12 +67,12 @@ class Step:
         zero.set_learning_rate(self.engine, rate)
         attacked, terms_of = [], []
         for epochs, ids, x, y in micro_batches:
-            x_adv = objective.attack(passes.attack, x, y, step=step, seed=self.seed, epochs=epochs, ids=ids)
-            attacked.append((x, x_adv, y))
+            keys = {"step": step, "seed": self.seed, "epochs": epochs, "ids": ids}
+            attacked.append((*objective.attacked(passes.attack, x, y, **keys), y))
         with passes.perturbed_weights(objective, self.processes, attacked, step=step):
             for x, x_adv, y in attacked:
-                features, logits = passes.train(objective.inputs(x, x_adv))
-                terms = objective.terms(features, logits, y, step=step)
+                outputs = passes.train(objective.inputs(x, x_adv))
+                terms = objective.terms(*outputs[:2], y, step=step, head_square=outputs[2:])
                 passes.backward(terms["total"])
                 terms_of.append(torch.stack([value.detach() for value in terms.values()]))
         gradient_norm = zero.optimizer_step(self.engine)
@@ -81,7 +81,7 @@ class Step:
             put_back(self.engine.module, before)
         self.processes.share(statistics.values())  # each rank has seen its own images
         if self.average is not None and not skipped:
-            self.average.update()
+            self.average.update(step)
         means = self.processes.mean(torch.stack(terms_of).mean(dim=0)).tolist()
         return Outcome(dict(zip(terms, means, strict=True)), gradient_norm, skipped)
 

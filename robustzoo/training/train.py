@@ -89,7 +89,11 @@ def train(plan: Plan) -> None:
     model, start = initial_model(plan, data, done)
     engine = zero.build_engine(objective, launch, model)
     passes = Passes(engine, launch)
-    average = None if recipe.swa_decay is None else zero.weight_average(engine, model, recipe.swa_decay)
+    average = (
+        None
+        if recipe.swa_decay is None
+        else zero.weight_average(engine, model, recipe.swa_decay, recipe.swa_warmup)
+    )
     take_step = Step(objective, engine, passes, group, average, flags.seed)
     torch.manual_seed(flags.seed + 1 + group.rank)  # for dropout and stochastic depth
     if done:
@@ -130,6 +134,8 @@ def train(plan: Plan) -> None:
                     record |= validation.run(passes.logits)
                 best = best.after(done, record["pgd10_accuracy"])
                 last = last or best.stops(flags.early_stopping)
+                if group.is_main and (collapsed := validation.collapse(record)):
+                    say(f"step {done:,}: {collapsed}")
             if group.is_main:
                 metrics.write(done, **record)
                 say(step_line(done, last_step, record, seconds_left))
@@ -167,6 +173,8 @@ def initial_model(plan: Plan, data: TrainingData, done: int) -> tuple[PixelModel
     torch.manual_seed(plan.flags.seed)
     model = pixel_model(recipe)
     model.check_head()
+    if plan.launch.activation_checkpointing:
+        require_recomputing(model)
     if "trh" in recipe.defences:
         _ = model.head  # refuses a network without a linear one
     model.validate_pixels = False  # data, augmentation and attacks keep to [0, 1]
@@ -174,6 +182,18 @@ def initial_model(plan: Plan, data: TrainingData, done: int) -> tuple[PixelModel
         return model, "a checkpoint"
     init = plan.flags.init_file or recipe.init
     return model, load_initial(model.network, init, kernel_downsampling=recipe.kernel_downsampling)
+
+
+def require_recomputing(model: PixelModel) -> None:
+    """Raise RobustzooError where timm's network cannot recompute its activations."""
+    try:
+        model.network.set_grad_checkpointing(True)
+        model.network.set_grad_checkpointing(False)
+    except (AssertionError, AttributeError, NotImplementedError) as error:
+        raise RobustzooError(
+            f"--activation-checkpointing: {type(model.network).__name__} does not recompute activations: "
+            "leave it out, or take another network"
+        ) from error
 
 
 def introduce(plan: Plan, data: TrainingData, validation: Validation, start: str, steps: range) -> None:

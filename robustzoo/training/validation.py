@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from robustzoo.training.processes import Processes
 
 STEPS = 10
 STEP_RATIO = 2.5  # step = ratio * epsilon / steps; source: Madry et al.'s rule
+COLLAPSE = 0.15  # more than this between one step and PGD is no healthy network
 STATISTICS_IMAGES = 2_000  # training images that running statistics of averaged weights rest on
 LARGEST = 1000  # images; about 3 percentage points of 95 % interval, at a small part of the training time
 
@@ -52,17 +53,33 @@ class Validation:
 
         Returns:
             clean_accuracy and pgd10_accuracy (held-out), train_clean_accuracy and train_pgd10_accuracy, in
-            [0, 1], and robust_gap = train_pgd10_accuracy - pgd10_accuracy.
+            [0, 1], and robust_gap = train_pgd10_accuracy - pgd10_accuracy; where the recipe's attack is one
+            step, fgsm_accuracy (held-out), under one step of epsilon from the image, see `collapse`.
         """
-        clean, robust = self._accuracies(model, self.holdout)
+        clean, robust, *single = self._accuracies(model, self.holdout, single=self.recipe.attack_steps == 1)
         train_clean, train_robust = self._accuracies(model, self.training)
         return {
+            **({"fgsm_accuracy": single[0]} if single else {}),
             "clean_accuracy": clean,
             "pgd10_accuracy": robust,
             "train_clean_accuracy": train_clean,
             "train_pgd10_accuracy": train_robust,
             "robust_gap": train_robust - robust,
         }
+
+    def collapse(self, reading: Mapping[str, float]) -> str | None:
+        """Catastrophic overfitting in a reading of `run`, in words: far more stands against one step than
+        against PGD. None where there is no sign of it, or the recipe's attack has more steps."""
+        single, robust = reading.get("fgsm_accuracy"), reading["pgd10_accuracy"]
+        # Beyond what chance alone makes of two readings; a healthy network loses a few points in between.
+        least = max(COLLAPSE, 3 * (0.25 / len(self.holdout)) ** 0.5)
+        if single is None or single - robust <= least:
+            return None
+        return (
+            f"catastrophic overfitting: {single:.1%} of held-out images stand against one step and "
+            f"{robust:.1%} against PGD-{STEPS}; end the run, and train with attack_start=label and a "
+            "consistency_weight, a smaller rate, or more attack_steps"
+        )
 
     def renew_statistics(self, model: nn.Module) -> None:
         """Measure batch norm's running statistics anew, on fixed training images without augmentation.
@@ -74,24 +91,29 @@ class Validation:
         renew_statistics(model, (x for x, *_ in self._share(subset)))
         self.processes.share(running_statistics(model).values())
 
-    def _accuracies(self, model: nn.Module, subset: Subset) -> list[float]:
-        """Clean and robust accuracy on a subset."""
-        correct = torch.zeros(2, dtype=torch.float64, device=self.processes.device)
+    def _accuracies(self, model: nn.Module, subset: Subset, single: bool = False) -> list[float]:
+        """Clean and robust accuracy on a subset; with `single` that under one step too."""
+        correct = torch.zeros(3 if single else 2, dtype=torch.float64, device=self.processes.device)
         threat_model = self.recipe.threat_model
         with frozen(model):
             for x, y, ids, counted in self._share(subset):
-                x_adv = pgd(
-                    model,
-                    x,
-                    lambda logits, y=y: functional.cross_entropy(logits.float(), y, reduction="none"),
-                    threat_model=threat_model,
-                    steps=STEPS,
-                    step_size=STEP_RATIO * threat_model.eps / STEPS,
-                    x_start=uniform_start(x, threat_model, seed=0, ids=ids, purpose="validation"),
-                )
+                start = uniform_start(x, threat_model, seed=0, ids=ids, purpose="validation")
+                ways = [(STEPS, STEP_RATIO / STEPS, start), *([(1, 1.0, x)] if single else [])]
+                attacked = [
+                    pgd(
+                        model,
+                        x,
+                        lambda logits, y=y: functional.cross_entropy(logits.float(), y, reduction="none"),
+                        threat_model=threat_model,
+                        steps=steps,
+                        step_size=size * threat_model.eps,
+                        x_start=begin,
+                    )
+                    for steps, size, begin in ways
+                ]
                 with torch.no_grad():
-                    right = [(model(images).argmax(dim=1) == y) & counted for images in (x, x_adv)]
-                correct += torch.stack([right[0].sum(), (right[0] & right[1]).sum()])
+                    right = [(model(images).argmax(dim=1) == y) & counted for images in (x, *attacked)]
+                correct += torch.stack([right[0].sum(), *((right[0] & found).sum() for found in right[1:])])
         return (self.processes.mean(correct) * self.processes.world_size / len(subset)).tolist()
 
     def _share(self, subset: Subset) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:

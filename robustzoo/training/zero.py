@@ -16,9 +16,9 @@ from deepspeed.utils import logger as deepspeed_logger
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from robustzoo.models.architectures import parameter_count
+from robustzoo.models.architectures import layer_groups, parameter_count
 from robustzoo.models.batch_norm import stored_buffers
-from robustzoo.models.pixel_model import FeaturesAndLogits, PixelModel
+from robustzoo.models.pixel_model import PixelModel
 from robustzoo.objectives.extension import brought
 from robustzoo.objectives.objective import Objective
 from robustzoo.objectives.weight_averaging import WeightAverage
@@ -77,29 +77,32 @@ def config(recipe: Recipe, launch: Launch) -> dict[str, Any]:
     }
 
 
-def optimizer(recipe: Recipe, parameters: list[nn.Parameter], weight_decay: float) -> torch.optim.Optimizer:
-    """The recipe's torch optimizer over all parameters, with coupled weight decay (2 gamma or 2 l2_reg).
+def optimizer(
+    recipe: Recipe, parameters: list[nn.Parameter] | list[dict[str, Any]], weight_decay: float
+) -> torch.optim.Optimizer:
+    """The recipe's torch optimizer over these parameters or groups, with weight decay (2 gamma or 2 l2_reg).
 
     SGD and Adam add `weight_decay * theta` to the gradient they are given, which is the clipped one: the L2
-    term of the objective, applied after clipping. AdamW's decoupled decay would be another objective.
+    term of the objective, applied after clipping. AdamW takes `rate * weight_decay * theta` from the weights
+    beside its step, which is the gradient of no objective.
     """
     if is_outside(recipe.optimizer):
-        groups = [{"params": parameters, "lr": recipe.base_lr}]
-        return brought(recipe, "optimizer", recipe.optimizer, torch.optim.Optimizer, groups, weight_decay)
+        return brought(recipe, "optimizer", recipe.optimizer, torch.optim.Optimizer, parameters, weight_decay)
     settings = {"lr": recipe.base_lr, "weight_decay": weight_decay}
     if get_accelerator().device_name() in ("cpu", "cuda"):
         settings["fused"] = True  # one pass over weights, gradients and states
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(parameters, momentum=recipe.momentum, **settings)
-    return torch.optim.Adam(parameters, betas=(recipe.momentum, 0.999), **settings)
+    kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, betas=(recipe.momentum, 0.999), **settings)
 
 
 def build_engine(objective: Objective, launch: Launch, model: PixelModel):
     """The DeepSpeed engine around `FeaturesAndLogits(model)`; see `passes` for what goes through it."""
     deepspeed_logger.setLevel(logging.WARNING)
     recipe = objective.recipe
-    module = FeaturesAndLogits(model, parts=2 if objective.needs_clean else 1)
-    torch_optimizer = optimizer(recipe, list(module.parameters()), objective.weight_decay)
+    module = objective.module(model)
+    torch_optimizer = optimizer(recipe, layer_groups(model, recipe.layer_decay), objective.weight_decay)
     engine, *_ = deepspeed.initialize(
         model=module, optimizer=torch_optimizer, config=config(recipe, launch), dist_init_required=False
     )
@@ -119,7 +122,7 @@ def build_engine(objective: Objective, launch: Launch, model: PixelModel):
 
 def set_learning_rate(engine, rate: float) -> None:
     for group in engine.optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("lr_scale", 1.0)
 
 
 def backward(engine, loss: Tensor) -> None:
@@ -174,12 +177,16 @@ def _own_part(weight: nn.Parameter) -> Tensor:
     return weight.ds_tensor.detach().narrow(0, 0, length)
 
 
-def weight_average(engine, model: PixelModel, decay: float) -> WeightAverage:
+def weight_average(engine, model: PixelModel, decay: float, warmup: bool = False) -> WeightAverage:
     """The average of `own_weights`: in ZeRO 3 each process averages its parts, and nothing is gathered."""
     if engine.zero_optimization_stage() < 3:
-        return WeightAverage(model, decay)
+        return WeightAverage(model, decay, warmup=warmup)
     return WeightAverage(
-        model, decay, weights=lambda: own_weights(engine), written=engine.empty_partition_cache
+        model,
+        decay,
+        weights=lambda: own_weights(engine),
+        written=engine.empty_partition_cache,
+        warmup=warmup,
     )
 
 

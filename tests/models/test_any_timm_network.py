@@ -15,6 +15,7 @@ from robustzoo.models.initial import load_initial
 from robustzoo.registry import Recipe, recipe
 
 BASE = "resnet_mini.cifar10jpg_linf.at_base"
+DISTILLED = "deit_tiny_distilled_patch16_224"  # two heads
 ATTO = {
     "architecture": "timm:convnext_atto",
     "model_args": {"depths": [1, 1, 1, 1], "dims": [8, 8, 16, 16], "stem_type": "overlap_tiered"},
@@ -44,7 +45,7 @@ def test_a_recipe_file_names_it_and_the_digest_holds_it(tmp_path):
         ("vit_tiny_patch16_224", {"patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}, True),
         ("resnet10t", {"stem_width": 8}, True),
         ("convnext_atto", ATTO["model_args"], True),
-        ("deit_tiny_distilled_patch16_224", {"embed_dim": 32, "depth": 1, "num_heads": 2}, False),
+        (DISTILLED, {"embed_dim": 32, "depth": 1, "num_heads": 2}, False),
     ],
 )
 def test_folder_of_any_network(tmp_path, name, arguments, linear):
@@ -63,19 +64,23 @@ def test_folder_of_any_network(tmp_path, name, arguments, linear):
 
 
 def test_without_a_linear_head_there_are_no_features():
-    model = pixel_model(of("deit_tiny_distilled_patch16_224", embed_dim=32, depth=1, num_heads=2))
+    model = pixel_model(of(DISTILLED, embed_dim=32, depth=1, num_heads=2))
     for asked in (lambda: model.head, lambda: model.features(torch.rand(1, 3, 32, 32))):
         with pytest.raises(RobustzooError, match="not linear"):
             asked()
 
 
 def test_a_checkpoint_of_a_network_with_batch_norm_and_another_head(tmp_path):
-    made = of("resnet10t", stem_width=8)
-    source = timm.create_model("resnet10t", stem_width=8, num_classes=7)
-    save_file(source.state_dict(), tmp_path / "w.safetensors")
-    network = pixel_model(made).network
-    assert "new class head for 10 classes" in load_initial(network, tmp_path / "w.safetensors")
-    assert torch.equal(network.state_dict()["bn1.running_mean"], source.state_dict()["bn1.running_mean"])
+    for name, arguments, kept in (
+        ("resnet10t", {"stem_width": 8}, "bn1.running_mean"),
+        (DISTILLED, {"embed_dim": 32, "depth": 1, "num_heads": 2, "img_size": 32}, "dist_token"),
+    ):
+        source = timm.create_model(name, num_classes=7, **arguments)
+        save_file(source.state_dict(), tmp_path / "w.safetensors")
+        arguments.pop("img_size", None)
+        network = pixel_model(of(name, **arguments)).network
+        assert "new class head for 10 classes" in load_initial(network, tmp_path / "w.safetensors")
+        assert torch.equal(network.state_dict()[kept], source.state_dict()[kept])
 
 
 REFUSED = [

@@ -42,6 +42,10 @@ def make_recipe(*parts, **changes):
         "trh_schedule": "constant",
         "trh_gamma": 1e-3,
         "trh_stop_gradient": True,
+        "trh_form": "linear",
+        "random_smoothing": False,
+        "consistency_weight": 0.0,
+        "sam_rho": None,
     }
     for part in parts:
         fields |= part

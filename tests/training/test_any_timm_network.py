@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
-from robustzoo.models import read_folder
+from robustzoo.errors import RobustzooError
+from robustzoo.models import PixelModel, read_folder
 from robustzoo.registry.digests import sha256_file
+from robustzoo.training.train import require_recomputing
+from tests.training.plain_pytorch import largest_difference
 from tests.training.small import AT_TRH, small
 
 RESNET = {"stem_width": 8, "channels": [8, 8, 16, 16]}
@@ -31,6 +35,20 @@ def test_resumed_and_exported(train, tmp_path):
     assert sha256_file(tmp_path / "cut" / MODEL) == sha256_file(tmp_path / "whole" / MODEL)
     model = read_folder(tmp_path / "cut/model")
     assert model.recipe.architecture == "timm:resnet10t" and model.recipe.model_args == RESNET
+
+
+@pytest.mark.parametrize("stage", ["0", "3"])
+def test_every_stage_trains_it(train, tmp_path, weights, stage):
+    run = arguments(tmp_path, AT_TRH, "resnet10t", RESNET)
+    assert train([*run, "--out", str(tmp_path / "one")]) == 0
+    assert train([*run, "--out", str(tmp_path / stage), "--zero", stage]) == 0
+    assert largest_difference(weights(tmp_path / "one/model"), weights(tmp_path / stage / "model")) < 1e-3
+
+
+def test_a_network_that_cannot_recompute_is_refused():
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    with pytest.raises(RobustzooError, match="activation-checkpointing"):
+        require_recomputing(PixelModel(network, (0.0,), (1.0,), (1, 8, 8)))
 
 
 @pytest.mark.parametrize("method", ["trades_awp", "at_trh"])
