@@ -23,7 +23,7 @@ from robustzoo.registry.entries import public_name
 
 TARGETS = ("eval-results", "robustbench", "every-eval-ever")
 EVAL_RESULTS = ".eval_results/robustzoo.yaml"
-EVERY_EVAL_EVER = "0.2.1"
+EVERY_EVAL_EVER = "0.3.0"  # of its schema
 _NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 _CONFIGS = {"cifar10": "plain_text", "cifar100": "cifar100"}  # of these datasets on the Hub; else default
 _PROJECT = "robustzoo"
@@ -191,7 +191,11 @@ def every_eval_ever(name: str, described: Any, documents: Sequence[Evidence], re
         "model_info": {
             "name": name,
             "id": repo or name,
-            "additional_details": {"weights_sha256": documents[0].doc["model"]["sha256"]},
+            "additional_details": {
+                "deployment_type": "self_deployed",
+                "model_availability": "unknown" if repo is None else "open_weights",
+                "weights_sha256": documents[0].doc["model"]["sha256"],
+            },
         },
         "evaluation_results": [result for evidence in documents for result in _results(evidence)],
     }

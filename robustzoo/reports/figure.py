@@ -56,7 +56,9 @@ def _stages(axes: Axes, evidence: Evidence) -> None:
     reach = [[100 * (a.value - a.low) for _, a in found], [100 * (a.high - a.value) for _, a in found]]
     axes.errorbar(range(len(found)), values, yerr=reach, marker="o", capsize=4)
     for at, value in enumerate(values):
-        axes.annotate(f"{value:.1f}", (at, value), textcoords="offset points", xytext=(8, 6), fontsize=8)
+        below = value > 92  # where a number above would leave the axes
+        place = (8, -12) if below else (8, 6)
+        axes.annotate(f"{value:.1f}", (at, value), textcoords="offset points", xytext=place, fontsize=8)
     axes.set_xticks(range(len(found)), [name for name, _ in found])
     axes.set_xlim(-0.4, len(found) - 0.4)
     axes.set_ylim(0, 105)
