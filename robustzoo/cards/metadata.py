@@ -36,7 +36,7 @@ _NUMBERS = {
 _MERGE = "tag:yaml.org,2002:merge"
 _BLOCK = re.compile(r"\A---[ \t]*\r?\n(?P<yaml>.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 # Where the Hub keeps a data set under another name than the registry does.
-_HUB_DATASETS = {
+HUB_DATASETS = {
     "imagenet": "ILSVRC/imagenet-1k",
     "cifar10": "uoft-cs/cifar10",
     "cifar100": "uoft-cs/cifar100",
@@ -91,7 +91,7 @@ def card_data(
         library_name="timm",
         pipeline_tag=TASK,
         tags=["robustzoo", "adversarial-robustness", recipe.threat_model.norm, *method_tags(recipe)],
-        datasets=[_HUB_DATASETS.get(dataset, dataset) for dataset in _datasets(recipe, results)],
+        datasets=[HUB_DATASETS.get(dataset, dataset) for dataset in _datasets(recipe, results)],
         metrics=["accuracy"],
         base_model=f"timm/{next(iter(tags))}" if len(tags) == 1 else [f"timm/{tag}" for tag in tags] or None,
         model_name=name or recipe.name,

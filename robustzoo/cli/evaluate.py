@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from robustzoo.atomic_files import write_bytes
 from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import attacked_model, seed, trust, workers
 from robustzoo.cli.options import images as image_options
@@ -121,6 +122,12 @@ def evaluate(
             _, found = series.evaluate_on_rank(rank, loaded.module, images, chosen[0], **options)
     if found is None:  # a rank other than 0 has nothing to say
         return
+    if epsilons is not None and out is not None and options.get("shard") is None:
+        from robustzoo.reports.figure import curve_png
+
+        picture = Path(out) / f"curve-{found.points[0].threat_model.norm}.png"
+        write_bytes(picture, curve_png(found.points))
+        say(f"wrote {picture}", err=True)
     document = found.to_json() if several else found.doc
     text = found.text() if several else report(found)
     say(json.dumps(document, indent=1, sort_keys=True) if as_json else text)

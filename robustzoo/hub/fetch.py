@@ -29,7 +29,7 @@ from robustzoo.errors import RobustzooError
 from robustzoo.hub.references import PREFIX, is_commit, split_reference
 
 FILES = ("model.safetensors", "config.json", "README.md")
-PATTERNS = [*FILES, "evidence/*", "open_clip_config.json"]
+PATTERNS = [*FILES, "evidence/*", ".eval_results/*", "open_clip_config.json"]
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 LIMIT = "ROBUSTZOO_HUB_TIMEOUT"
 _SECONDS = 60.0

@@ -25,6 +25,7 @@ from robustzoo.errors import RobustzooError
 from robustzoo.hub import publish
 from robustzoo.hub.fetch import PREFIX, RequestFailed, ask, fetch_folder
 from robustzoo.hub.references import split_reference
+from robustzoo.hub.submissions import EVAL_RESULTS, eval_results
 from robustzoo.models.config import UNLICENSED
 from robustzoo.models.folder import ModelFolder, read_folder
 from robustzoo.registry import entries, published
@@ -123,6 +124,9 @@ def prepare(
         )
     locked = lock and _may_lock(opened, repo)
     made = publish.generated(opened, _name(opened, locked), data_root=data_root)
+    results = eval_results(all_evidence(opened), repo.removeprefix(PREFIX))
+    if results is not None:
+        made[EVAL_RESULTS] = results.encode()
     publish.check_publishable(
         opened.path, None if not locked else _before(opened), opened.config.recipe.dataset if locked else None
     )

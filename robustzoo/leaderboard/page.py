@@ -146,7 +146,7 @@ def _cell(cell: Cell, numeric: bool, tag: str) -> str:
         text = f'<a href="{escape(cell.href)}">{text}</a>'
     if cell.small:
         text += f" <small>{_text(cell.small)}</small>"
-    kind = ' class="number"' if numeric else ""
+    kind = ' class="number"' if numeric else ' class="two"' if cell.small else ""
     scope = ' scope="row"' if tag == "th" else ""
     sort = "" if cell.sort is None else f' data-sort="{cell.sort!r}"'
     return f"<{tag}{scope}{kind}{sort}>{text}</{tag}>"

@@ -53,15 +53,16 @@ def scatter(points: Sequence[Point], *, title: str) -> str:
     for value in _ticks(x_low, x_high, x_step):
         at = f"{x(value):.1f}"
         parts.append(f'<line x1="{at}" x2="{at}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" stroke="#e3e7ec"/>')
-        parts.append(f'<text x="{at}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{value:g}</text>')
+        parts.append(f'<text x="{at}" y="{_HEIGHT - _BOTTOM + 21}" text-anchor="middle">{value:g}</text>')
     for value in _ticks(y_low, y_high, y_step):
         at = y(value)
         parts.append(
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="#e3e7ec"/>'
         )
-        parts.append(f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{value:g}</text>')
+        base = at if value == y_low else at + 4  # the lowest stands clear of the first below it, on a phone
+        parts.append(f'<text x="{_LEFT - 8}" y="{base:.1f}" text-anchor="end">{value:g}</text>')
     parts.append(
-        f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">'
+        f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 10}" text-anchor="middle">'
         "clean accuracy (%)</text>"
         f'<text transform="translate(16 {(_TOP + _HEIGHT - _BOTTOM) / 2}) rotate(-90)" text-anchor="middle">'
         "robust accuracy (%)</text>"

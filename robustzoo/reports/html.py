@@ -30,7 +30,11 @@ def html(evidence: Evidence, figure: bytes, notes: Iterable[str], others: Sequen
     doc = evidence.doc
     title = one_line(f"{doc['model']['name']} under {evidence.threat_model}")
     images = f"{doc['dataset']['id']} {doc['dataset']['split']}, {doc['dataset']['subset']}"
-    after = [[name, f"{a.correct} / {a.n}", a.percent, a.interval] for name, a in stages(evidence)]
+    broken = doc["counts"]["broken_by"]
+    after = [
+        [name, str(broken.get(name, 0) if at else ""), f"{a.correct} / {a.n}", a.percent, a.interval]
+        for at, (name, a) in enumerate(stages(evidence))
+    ]
     classes = [
         [r.name, str(r.clean.n), r.clean.percent, r.robust.percent, r.robust.interval]
         for r in per_class(evidence)
@@ -47,11 +51,11 @@ def html(evidence: Evidence, figure: bytes, notes: Iterable[str], others: Sequen
         f'<img alt="accuracy after each attack, iterations, classes, perturbations" '
         f'src="data:image/png;base64,{image}">',
         "<h2>After each attack</h2>",
-        _table(["attack", "correct", "%", "exact 95 % interval"], after),
+        _table(["attack", "broken", "correct", "%", "exact 95 % interval"], after),
         "<h2>Per class</h2>",
         _table(["class", "images", "clean", "robust", "95 % interval of robust"], classes),
         "<h2>In full</h2>",
-        f"<pre>{escape(report(evidence, others=others))}</pre>",
+        f"<pre>{escape(report(evidence, others=others, attacks=False))}</pre>",
     ]
     page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -20,12 +20,15 @@ from robustzoo.streams import duration, one_line
 __all__ = ["ClassAccuracy", "chosen", "per_class", "report", "stages"]
 
 
-def report(evidence: Evidence, *, details: bool = False, others: Sequence[Evidence] = ()) -> str:
+def report(
+    evidence: Evidence, *, details: bool = False, others: Sequence[Evidence] = (), attacks: bool = True
+) -> str:
     """What was measured, on what, what came out and what it cost; several lines, no final newline.
 
     Args:
         details: with a table of classes, and whether there are signs of masking or not.
         others: more Evidence of the same model, whose clean counts are compared.
+        attacks: with a table of what each attack left.
     """
     doc = evidence.doc
     counts, dataset = doc["counts"], doc["dataset"]
@@ -38,13 +41,7 @@ def report(evidence: Evidence, *, details: bool = False, others: Sequence[Eviden
         f"clean accuracy   {evidence.clean_accuracy}",
         f"robust accuracy  {evidence.robust_accuracy}",
         "                 worst case over the whole protocol, an upper bound on the true value",
-        "",
-        f"{'attack':<12}{'broken':>8}{'robust after it':>18}",
-        f"{'clean':<12}{'':>8}{counts['clean_correct']:>18}",
-        *(
-            f"{attack:<12}{counts['broken_by'].get(attack, 0):>8}{left.correct:>18}"
-            for attack, left in stages(evidence)[1:]
-        ),
+        *(_attacks(evidence) if attacks else []),
     ]
     if (images := images_problem(doc)) is not None:
         lines.append(f"flag: these are not the images of that name: {images}")
@@ -57,6 +54,17 @@ def report(evidence: Evidence, *, details: bool = False, others: Sequence[Eviden
         lines += ["", *_classes(evidence)]
     lines += ["", _witnesses(doc), _cost(doc), _machine(evidence)]
     return "\n".join(map(one_line, lines))
+
+
+def _attacks(evidence: Evidence) -> list[str]:
+    broken = evidence.doc["counts"]["broken_by"]
+    (_, clean), *rest = stages(evidence)
+    return [
+        "",
+        f"{'attack':<12}{'broken':>8}{'robust after it':>18}",
+        f"{'clean':<12}{'':>8}{clean.correct:>18}",
+        *(f"{attack:<12}{broken.get(attack, 0):>8}{left.correct:>18}" for attack, left in rest),
+    ]
 
 
 def _best_known(evidence: Evidence, others: Sequence[Evidence]) -> list[str]:

@@ -131,3 +131,13 @@ def test_a_curve_and_a_table_of_threat_models(tmp_path):
     assert "all of them" in table.stdout and (tmp_path / "l2-1_2" / "evidence").is_dir()
     both = CliRunner().invoke(group, ["evaluate", NAME, *several, "--epsilons", "1/10"])
     assert both.exit_code == 2 and "one --threat-model" in both.output
+
+
+def test_a_curve_draws_a_picture_beside_its_table(tmp_path):
+    out = tmp_path / "curve"
+    arguments = ["evaluate", NAME, *FAST, "--epsilons", "1/10,1/20", "--out", str(out)]
+    assert CliRunner().invoke(group, arguments, catch_exceptions=False).exit_code == 0
+    drawn = (out / "curve-linf.png").read_bytes()
+    assert drawn.startswith(b"\x89PNG") and json.loads((out / "curve-linf.json").read_text())["points"]
+    assert CliRunner().invoke(group, arguments, catch_exceptions=False).exit_code == 0
+    assert (out / "curve-linf.png").read_bytes() == drawn

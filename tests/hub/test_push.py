@@ -107,6 +107,13 @@ def test_publish_then_load_by_name_in_another_cache_and_verify(
     assert again.commit == done.commit and len(writer.repositories[REPO].commits) == 2
 
 
+def test_results_for_the_hubs_leaderboards_go_along(folder, writer, checkout, monkeypatch):
+    monkeypatch.setattr("robustzoo.hub.push.eval_results", lambda documents, repo: f"- {repo}\n")
+    done = push(prepare(folder, REPO, lock=False))
+    repository = writer.repositories[REPO]
+    assert repository.files(done.commit)[".eval_results/robustzoo.yaml"] == f"- {REPO}\n".encode()
+
+
 def test_what_changes_is_one_commit_with_its_parent(folder, writer, checkout):
     first = push(prepare(folder, REPO, lock=False))
     repository = writer.repositories[REPO]

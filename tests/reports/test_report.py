@@ -94,6 +94,7 @@ def test_files_are_whole_deterministic_and_self_contained(measured, tmp_path):
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
     page = (tmp_path / "one.html").read_text()
     assert page == (tmp_path / "two.html").read_text()
+    assert page.count("After each attack") == 1 and "robust after it" not in page  # each number once
     assert 'src="data:image/png;base64,' in page
     assert "http" not in page.split("<body>")[1].replace("data:image", "") and "<script" not in page
     image = np.asarray(Image.open(tmp_path / "one.png").convert("L"))
@@ -114,7 +115,7 @@ def test_pictures_show_the_clean_image_only_where_the_witness_is_near_it(measure
     assert all(p.clean is None for p in strange) and "4 witnesses are not within linf:1/40" in note
     assert len(png(evidence, strange)) > 10_000
     alone, note = choose_pictures(evidence, path, None, 3)
-    assert len(alone) == 3 and "shown alone" in note
+    assert len(alone) == 3 and "clean images, digits test, cannot" in note and "--data DIR" in note
     assert alone[0].distance is None
 
 
