@@ -34,9 +34,9 @@ def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True, random
 
     Raises:
         RobustzooError: the model states another input_shape; the forward fails or writes into its input; its
-            output is not float32 (B, K) with K >= 2; rows are probabilities, or all between 0 and 1; logits are not finite; two calls
-            differ; a sample's logits depend on its batch; there is no gradient, or the forward that records
-            gradients gives other logits.
+            output is not float32 (B, K) with K >= 2; rows are probabilities, or all between 0 and 1; logits
+            are not finite; two calls differ; a sample's logits depend on its batch; there is no gradient, or
+            the forward that records gradients gives other logits.
     """
     expected = input_shape(model)
     if expected is not None and tuple(x.shape[1:]) != expected:
@@ -77,9 +77,9 @@ def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True, random
         )
     if (logits >= 0).all() and (logits <= 1).all() and (logits > 0.5).any():
         raise RobustzooError(
-            "the model's outputs all lie between 0 and 1, as those of a sigmoid do; expected logits: return the "
-            "scores before the sigmoid (where it saturates it hides the gradient and fakes robustness). Where "
-            "they are logits all the same, return them minus 1, which changes no verdict"
+            "the model's outputs all lie between 0 and 1, as those of a sigmoid do; expected logits: return "
+            "the scores before the sigmoid (saturated, it hides the gradient and fakes robustness). Where they "
+            "are logits all the same, return them minus 1, which changes no verdict"
         )
     scale = None if random else _scale(logits)
     if scale is None:
