@@ -78,8 +78,8 @@ def check_forward(model: nn.Module, x: Tensor, *, gradients: bool = True, random
     if (logits >= 0).all() and (logits <= 1).all() and (logits > 0.5).any():
         raise RobustzooError(
             "the model's outputs all lie between 0 and 1, as those of a sigmoid do; expected logits: return "
-            "the scores before the sigmoid (saturated, it hides the gradient and fakes robustness). Where they "
-            "are logits all the same, return them minus 1, which changes no verdict"
+            "the scores before the sigmoid (saturated, it hides the gradient and fakes robustness). Where "
+            "they are logits all the same, return them minus 1, which changes no verdict"
         )
     scale = None if random else _scale(logits)
     if scale is None:
