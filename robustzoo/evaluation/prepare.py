@@ -36,7 +36,6 @@ from robustzoo.evaluation.engine import Forwards, Work, check_precision
 from robustzoo.evaluation.forward_guards import check_forward, check_micro_batch
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.witnessing import margins
-from robustzoo.models.pixel_model import PixelModel
 from robustzoo.registry import ThreatModel, find_entry
 from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.names import unpublished_name
@@ -284,7 +283,11 @@ def identify(model: nn.Module, name: str | None = None) -> Identity:
 
 def weights_hash(model: nn.Module) -> str | None:
     """SHA-256 of the file that the model was loaded from; None without one or if changed since."""
-    if not isinstance(model, PixelModel) or model.folder is None:
+    if getattr(model, "folder", None) is None:
+        return None
+    from robustzoo.models.pixel_model import PixelModel  # timm: seconds that who brings a model saves
+
+    if not isinstance(model, PixelModel):
         return None
     path = Path(model.folder) / "model.safetensors"
     if not path.is_file():

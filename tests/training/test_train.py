@@ -68,7 +68,7 @@ def test_accumulation_changes_nothing(train, tmp_path, weights, name, stage, cha
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
-@pytest.mark.parametrize("where", ["2>&-", ">&-", ">/dev/full 2>/dev/full"])
+@pytest.mark.parametrize("where", [">&- 2>&-", ">/dev/full 2>/dev/full"])
 def test_a_training_goes_on_when_nobody_reads_what_it_says(subprocess_environment, tmp_path, where):
     run = tmp_path / "run"
     command = [sys.executable, str(ROOT / "training/train.py"), AT_TRH, *small(), "--out", str(run)]
