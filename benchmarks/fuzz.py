@@ -36,6 +36,7 @@ from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data.samples import open_samples
 from robustzoo.evaluation.journal import Journal, stored_key
 from robustzoo.evaluation.ledger import Finding
+from robustzoo.models.checkpoint_files import fitting, read_checkpoint
 from robustzoo.models.config import read_config
 from robustzoo.models.folder import read_folder
 from robustzoo.models.weights import read_weights
@@ -214,6 +215,24 @@ class Inputs:
 
     def headers(self, draw: Draw) -> None:
         read_weights(self._file("model.safetensors", bent_safetensors(draw, self.weights)), self.expected)
+
+    def import_files(self, draw: Draw) -> None:
+        """Checkpoints of strangers: safetensors and pickles, nested, renamed and cut."""
+        if draw.random() < 0.5:
+            file = self._file("w.safetensors", bent_safetensors(draw, self.weights))
+        else:
+            held: dict[str, Any] = dict(self.expected)
+            for _ in range(draw.randint(0, 3)):
+                key = draw.choice(list(held))
+                held[draw.choice([f"module.{key}", bent_text(draw, key)])] = draw.choice(
+                    [held.pop(key), *JUNK]
+                )
+            held = held if draw.random() < 0.5 else {draw.choice(["state_dict", "model", "x"]): held, "n": 3}
+            stream = io.BytesIO()
+            torch.save(held, stream)
+            content = stream.getvalue()
+            file = self._file("w.pt", content if draw.random() < 0.5 else bent_bytes(draw, content))
+        fitting(read_checkpoint(file), self.expected)
 
     def dataset_folders(self, draw: Draw) -> None:
         with tempfile.TemporaryDirectory(dir=self.place) as folder:

@@ -74,11 +74,6 @@ def shown_perturbations(evidence: Evidence) -> list[Verdict]:
     return [broken[i] for i in sorted({i * last // (SHOWN - 1) for i in range(SHOWN)})] if broken else []
 
 
-def use(recipe: Recipe | Imported, place: str) -> str:
-    """Three lines of code from a picture to a class, and the trap beside them."""
-    return passages.loading(recipe, place)
-
-
 def intended(recipe: Recipe | Imported) -> str:
     """What the model is for, in sentences; what its numbers do not say follows."""
     origin = "trained" if isinstance(recipe, Recipe) else "published"

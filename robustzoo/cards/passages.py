@@ -159,18 +159,26 @@ def best_known(found: BestKnown) -> str:
     )
 
 
-def loading(recipe: Recipe | Imported, place: str) -> str:
-    """Three lines of code, and the trap beside them. `place`: the name to load, or the word FOLDER."""
+def loading(recipe: Recipe | Imported, place: str, *, image: bool = False) -> str:
+    """Three lines of code, and the trap beside them. `place`: the name to load, or the word FOLDER.
+
+    image: from a file of an image to its class, as the second layout has it.
+    """
     code = recipe.code_file if isinstance(recipe, Imported) else None
     trusted = "" if code is None else f', trust="{place}/{code}"'
     place = f"local-dir:{place}" if place == "FOLDER" else place
     mean, std = (", ".join(f"{v:g}" for v in values) for values in (recipe.mean, recipe.std))
-    shape = f"(B, {recipe.channels}, {recipe.image_size}, {recipe.image_size})"
+    shape = f"{recipe.channels}, {recipe.image_size}, {recipe.image_size}"
+    use = (
+        f'pixels = model.transform()("image.png")  # float32 ({shape}) in [0, 1]: scaled and cropped\n'
+        "label = int(model(pixels[None]).argmax())\n"
+        if image
+        else f"# logits = model(images), images: float32 (B, {shape}), pixels in [0, 1]\n"
+    )
     return (
         "```python\n"
         "import robustzoo\n\n"
-        f'model = robustzoo.load("{place}"{trusted})\n'
-        f"# logits = model(images), images: float32 {shape}, pixels in [0, 1]\n"
+        f'model = robustzoo.load("{place}"{trusted})\n{use}'
         "```\n\n"
         "> **Pixels, not normalised input.** `robustzoo.load` gives a `PixelModel`: it takes pixels in "
         f"[0, 1], normalises inside and refuses anything else. {_alone(code)} expects normalised "

@@ -105,7 +105,7 @@ def _head(
         table([head.HEADER, *head.glance_rows(claims)]),
         head.pictures(documents),
         "## Use it in three lines",
-        head.use(recipe, place),
+        passages.loading(recipe, place, image=True),
         "## Intended use and limits",
         head.intended(recipe),
         _limits(recipe, documents),

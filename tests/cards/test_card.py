@@ -369,7 +369,11 @@ def test_a_card_of_the_first_layout_stands_as_it_is(measured, text, first_layout
         lint_card(first_layout, *measured()) == [] and "layout" not in read_block(first_layout)["robustzoo"]
     )
     assert tuple(re.findall(r"^## (.+)$", first_layout, re.MULTILINE)) == SECTIONS
-    assert {*first_layout.splitlines()} - {*text.splitlines()} == {"## Load", "## Limits"}
+    assert {*first_layout.splitlines()} - {*text.splitlines()} == {
+        "## Load",
+        "## Limits",
+        "# logits = model(images), images: float32 (B, 1, 8, 8), pixels in [0, 1]",
+    }
     for entry in published():
         folder = entry.weights.folder
         made = Recipe.from_json(json.loads((folder / "config.json").read_text())["robustzoo"]["recipe"])
@@ -385,7 +389,7 @@ def test_the_head_has_a_line_for_each_threat_model_and_the_recipe_is_folded(meas
     left = {"indices": [s["id"] for s in samples], "subset": "chosen8", "digest": "e" * 64}
     dataset = {**first.doc["dataset"], **left}
     third = measured(protocol=weaker, samples=samples, dataset=dataset, witnesses=None)[1]
-    text = render_card(made, [first, second, third], SHA256)
+    text = render_card(made, [first, second, third], SHA256, LICENCE)
     assert lint_card(text, made, [first, second, third]) == []
     head, rest = text.split("## Results")
     assert [row[0] for row in rows_of(head)][2:] == ["L∞ 1/10", "L∞ 1/20"]

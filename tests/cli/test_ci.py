@@ -52,7 +52,7 @@ def forge(folder: Path) -> None:
     from robustzoo.cards import render_card
     from robustzoo.models import read_recipe
 
-    text = render_card(read_recipe(folder), forged, forged.doc["model"]["sha256"])
+    text = render_card(read_recipe(folder), forged, forged.doc["model"]["sha256"], "apache-2.0")
     (folder / "README.md").write_text(text)
 
 

@@ -304,6 +304,12 @@ def test_pictures_are_the_same_bytes_again_and_a_forged_one_is_named(tmp_path, m
     assert {path: path.read_bytes() for path in pictures} == pictures
     with Image.open(folder / "evidence" / "perturbations.png") as drawn:
         whole = drawn.size
+    # The card's three lines, on a file of an image.
+    Image.new("RGB", (60, 40), "white").save(tmp_path / "image.png")
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    found = {}
+    exec(code.replace('"image.png"', repr(str(tmp_path / "image.png"))), found)
+    assert found["pixels"].shape == (1, 8, 8) and 0 <= found["label"] < 10
     assert sum(map(len, pictures.values())) < 20_000
     # Where the images are not at hand the picture of before stays; without one the points are drawn alone.
     monkeypatch.setattr("robustzoo.hub.pictures.WITHOUT_FILES", frozenset())
