@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from robustzoo.cards import corruption_tables
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import images_problem, shard_problem
 from robustzoo.cards.holdings import best_known
@@ -37,12 +38,7 @@ def report(evidence: Evidence, *, details: bool = False, others: Sequence[Eviden
         f"robust accuracy  {evidence.robust_accuracy}",
         "                 worst case over the whole protocol, an upper bound on the true value",
         "",
-        f"{'attack':<12}{'broken':>8}{'robust after it':>18}",
-        f"{'clean':<12}{'':>8}{counts['clean_correct']:>18}",
-        *(
-            f"{attack:<12}{counts['broken_by'].get(attack, 0):>8}{left.correct:>18}"
-            for attack, left in stages(evidence)[1:]
-        ),
+        *(_corruptions(evidence) if corruption_tables.is_about(evidence) else _attacks(evidence)),
     ]
     if (images := images_problem(doc)) is not None:
         lines.append(f"flag: these are not the images of that name: {images}")
@@ -55,6 +51,27 @@ def report(evidence: Evidence, *, details: bool = False, others: Sequence[Eviden
         lines += ["", *_classes(evidence)]
     lines += ["", _witnesses(doc), _cost(doc), _machine(evidence)]
     return "\n".join(map(one_line, lines))
+
+
+def _attacks(evidence: Evidence) -> list[str]:
+    counts = evidence.doc["counts"]
+    return [
+        f"{'attack':<12}{'broken':>8}{'robust after it':>18}",
+        f"{'clean':<12}{'':>8}{counts['clean_correct']:>18}",
+        *(
+            f"{attack:<12}{counts['broken_by'].get(attack, 0):>8}{left.correct:>18}"
+            for attack, left in stages(evidence)[1:]
+        ),
+    ]
+
+
+def _corruptions(evidence: Evidence) -> list[str]:
+    """Images that are right under each, by severity."""
+    lines = [
+        f"{name:<19}" + "".join(f"{text.removeprefix('severity '):>9}" for text in row)
+        for name, *row in corruption_tables.rows(evidence)
+    ]
+    return [f"correct of {evidence.doc['counts']['n']}, {evidence.doc['corruptions']['source']}", *lines]
 
 
 def _best_known(evidence: Evidence, others: Sequence[Evidence]) -> list[str]:
