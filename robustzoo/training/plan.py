@@ -23,6 +23,7 @@ from robustzoo.registry.recipes import partial
 from robustzoo.registry.rules import generated_images
 from robustzoo.training.flags import Flags, read
 from robustzoo.training.launch import Launch, Launcher
+from robustzoo.training.metrics import check_logger
 from robustzoo.training.run_folder import RunFolder, export_command, hash_file
 
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".tar")
@@ -92,6 +93,7 @@ def make_plan(argv: Sequence[str] | None = None) -> Plan:
     if flags.init_file is not None:
         changes = changes | {"init": f"file:{sha256_file(_weights(flags.init_file))}"}
     made = recipe(flags.name, changes or None)
+    check_logger(flags.logger)
     _check_data(flags, made)
     _check_generated(flags, made)
     launch = Launch.fit(
@@ -108,6 +110,8 @@ def make_plan(argv: Sequence[str] | None = None) -> Plan:
     if (
         launcher.world_size != launcher.neighbours
     ):  # of several machines that of rank 0 alone has the run folder
+        return plan
+    if flags.estimate:  # writes nothing there
         return plan
     plan.run.check_place(resume=flags.resume)
     if not flags.resume:
