@@ -8,13 +8,13 @@ implementation; `pgd` and `apgd-malt` have their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from robustzoo.attacks.geometry import NORMS
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.digests import json_digest
-from robustzoo.registry.threat_model import ThreatModel
+from robustzoo.registry.threat_model import CORRUPTION_NAMES, CORRUPTIONS, ThreatModel, cell
 
 MAX_TARGETS = 9
 _L1_RESTARTS, _L1_TARGETS = 5, 5
@@ -190,6 +190,14 @@ def _at_one_budget(attack: Attack, norm: str) -> Attack:
     return replace(attack, constants=constants)
 
 
+def _corruptions(severity: int) -> Iterator[Attack]:
+    """All that `evaluation.corruptions` classifies: nothing is searched, so no engine runs them."""
+    for strength in range(1, severity + 1):
+        for corruption in CORRUPTION_NAMES:
+            constants = {"corruption": corruption, "severity": strength}
+            yield Attack(cell(corruption, strength), "corruption", "accuracy", 0, constants=constants)
+
+
 _COMPOSED: dict[str, tuple[Callable[[str, str, int], Attack], tuple[str, ...]]] = {
     "aa-standard": (standard_attack, ("apgd-ce", "apgd-t", "fab-t", "square")),
     "aa-plus": (plus_attack, ("apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t")),
@@ -257,8 +265,13 @@ def protocol(name: str, threat_model: ThreatModel, num_classes: int) -> Protocol
         ProtocolError: unknown name, a norm without attacks, or fewer than 2 classes.
     """
     norm = threat_model.norm
+    if norm == CORRUPTIONS and name == CORRUPTIONS:
+        return Protocol(name, norm, tuple(_corruptions(int(threat_model.epsilon))))
     if norm not in NORMS:
-        raise ProtocolError(f"no attacks for norm {norm!r}; expected one of {', '.join(NORMS)}")
+        raise ProtocolError(
+            f"no attacks for norm {norm!r}; expected one of {', '.join(NORMS)} (`robustzoo evaluate "
+            "MODEL --threat-model corruptions` measures common corruptions)"
+        )
     if num_classes < 2:
         raise ProtocolError(f"an attack needs at least 2 classes, got {num_classes}")
     pgd = _PGD.fullmatch(name)

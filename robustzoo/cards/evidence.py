@@ -34,7 +34,7 @@ __all__ = ["BrokenBy", "Evidence", "EvidenceError", "Verdict"]
 _LARGEST_FILE = 80 * 10**6
 _MOST_VALUES = 6 * 10**6
 # What an evaluation finds; the rest of the document, `run` aside, says which evaluation it is.
-_RESULTS = {"samples", "counts", "clean_accuracy", "robust_accuracy", "passes", "witnesses"}
+_RESULTS = {"samples", "counts", "clean_accuracy", "robust_accuracy", "passes", "witnesses", "corruptions"}
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ class Evidence:
         search: dict[str, Any] | None = None,
         smaller_epsilons: Iterable[str] = (),
         shard: dict[str, Any] | None = None,
+        corruptions: dict[str, Any] | None = None,
     ) -> Evidence:
         """A valid document from its sections: samples get sorted by id, counts and accuracies computed.
 
@@ -124,6 +125,7 @@ class Evidence:
             ("search", search),
             ("smaller_epsilons", [*smaller_epsilons]),
             ("shard", shard),
+            ("corruptions", corruptions),
         ):
             if section:
                 sections[name] = section

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from typing import Any
 
+from robustzoo.cards import corruption_tables
 from robustzoo.cards.sample_rules import count, is_plain, is_position, sample_problems
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.errors import RobustzooError
@@ -163,6 +164,7 @@ def _contradictions(doc: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 f"{doc['micro_batch_size']} alone (id {sample['id']})",
             )
     yield from _totals(doc)
+    yield from corruption_tables.problems(doc)
     if doc["witnesses"] is not None:
         broken = sum(doc["counts"]["broken_by"].values())
         if doc["witnesses"]["count"] > broken:

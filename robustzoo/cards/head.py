@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TypeVar
 
-from robustzoo.cards import passages
+from robustzoo.cards import corruption_tables, passages
 from robustzoo.cards.claims import Claim
 from robustzoo.cards.evidence import Evidence, Verdict
 from robustzoo.cards.imported import Imported
@@ -56,8 +56,8 @@ def _first_of_each(stated: Sequence[_Stated]) -> list[_Stated]:
 
 def pictures(documents: Sequence[Evidence]) -> str:
     """The lines of Markdown that show the pictures, and say what is seen."""
-    lines, main = [f"![Accuracy after each attack]({ATTACKS})"], documents[0]
-    if sum(main.doc["counts"]["broken_by"].values()):
+    lines, main = [f"![Accuracy after each attack]({ATTACKS})"], attacked_first(documents)
+    if main is not None and sum(main.doc["counts"]["broken_by"].values()):
         lines.append(f"![Images before and after an attack]({PERTURBATIONS})")
         lines.append(
             f"*Test images, changed within {passages.threat(main.threat_model)} until the model errs. From "
@@ -65,6 +65,11 @@ def pictures(documents: Sequence[Evidence]) -> str:
             "alone, where the images were not at hand).*"
         )
     return "\n\n".join(lines)
+
+
+def attacked_first(documents: Sequence[Evidence]) -> Evidence | None:
+    """The first that is about an attack, whose fooling points are shown."""
+    return next((document for document in documents if not corruption_tables.is_about(document)), None)
 
 
 def shown_perturbations(evidence: Evidence) -> list[Verdict]:
@@ -88,6 +93,8 @@ def stages(evidence: Evidence) -> list[tuple[str, Accuracy]]:
     """(attack, accuracy of what is left after it), the clean accuracy first."""
     counts = evidence.doc["counts"]
     left, found = counts["clean_correct"], [("clean", evidence.clean_accuracy)]
+    if corruption_tables.is_about(evidence):  # dozens, each with its row in a table of its own
+        return [*found, ("all corruptions", evidence.robust_accuracy)]
     for member in evidence.doc["protocol"]["members"]:
         left -= counts["broken_by"].get(member["attack"], 0)
         found.append((member["attack"], Accuracy.of(left, counts["n"])))

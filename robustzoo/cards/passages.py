@@ -20,14 +20,14 @@ from robustzoo.registry.fields import value_text
 from robustzoo.registry.outside import TIMM, is_outside, of_packages
 from robustzoo.registry.recipes import Recipe
 from robustzoo.registry.rules import DDPM_IMAGES, generated_images
-from robustzoo.registry.threat_model import ThreatModel
+from robustzoo.registry.threat_model import CORRUPTIONS, ThreatModel
 
 # Licence of the initial checkpoints that the catalog names, as their cards on the Hub state it.
 _CHECKPOINT_LICENCES = {
     "vit_base_patch16_224.augreg_in21k": "apache-2.0",
     "vit_large_patch16_224.augreg_in21k": "apache-2.0",
 }
-_NORMS = {"linf": "L∞", "l2": "L2", "l1": "L1"}
+_NORMS = {"linf": "L∞", "l2": "L2", "l1": "L1", "corruptions": "corruptions up to severity"}
 # Keys of citations.bib.
 _METHOD_PAPER, ATTACK_PAPER = "wang2023improving", "croce2020reliable"
 _PAPERS = {
@@ -288,7 +288,7 @@ def limits_of(documents: Sequence[Evidence], trained: str, dataset: str | None) 
         f"{trained} Larger perturbations, other "
         "norms, rotations, blur, patches and natural shifts are other questions.",
     ]
-    weaker = sorted({document.doc["protocol"]["name"] for document in documents} - {*ENSEMBLES})
+    weaker = sorted({document.doc["protocol"]["name"] for document in documents} - {*ENSEMBLES, CORRUPTIONS})
     if weaker:
         names = ", ".join(f"`{name}`" for name in weaker)
         lines.append(f"{names} tries less than `{ENSEMBLES[0]}`, so do not compare its numbers with that.")

@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from robustzoo.cards import head, imported_passages, passages
+from robustzoo.cards import corruption_tables, head, imported_passages, passages
 from robustzoo.cards.claims import Claim, eval_results
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.holdings import best_known
@@ -85,7 +85,7 @@ def render_card(
         *([] if first else _head(recipe, documents, claims, place)),
         "## Results",
         results_table(documents),
-        *(passages.measured_on(document) for document in documents),
+        *map(_measured, documents),
         *map(passages.best_known, lowest),
         *(["## Load", passages.loading(recipe, place)] if first else []),
         "## Verify",
@@ -121,6 +121,14 @@ def _limits(recipe: Recipe | Imported, documents: Sequence[Evidence]) -> str:
 def _folded(title: str, text: str) -> str:
     """Text that a click unfolds; blank lines keep it Markdown."""
     return f"<details>\n<summary>{title}</summary>\n\n{text}\n\n</details>"
+
+
+def _measured(document: Evidence) -> str:
+    """How the numbers of one Evidence were measured; of corruptions with what each of them leaves."""
+    if not corruption_tables.is_about(document):
+        return passages.measured_on(document)
+    said = html.escape(corruption_tables.sentence(document), quote=False)
+    return f"{said}\n\n{table(corruption_tables.rows(document))}"
 
 
 def _origin(recipe: Recipe | Imported, documents: Sequence[Evidence], license: str, first: bool) -> list[str]:
@@ -172,6 +180,8 @@ def results_table(documents: Sequence[Evidence]) -> str:
         by_attack = ", ".join(
             f"{m['attack']}: {broken.get(m['attack'], 0)}" for m in doc["protocol"]["members"]
         )
+        if corruption_tables.is_about(document):
+            by_attack = ", ".join(f"{k}: {n}" for k, n in corruption_tables.broken_by(document).items())
         row = robust_row(document.threat_model, doc["protocol"]["name"], document.robust_accuracy)
         rows.append([*row, by_attack])
     return table(rows)

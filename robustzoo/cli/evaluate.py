@@ -26,7 +26,7 @@ from robustzoo.reports.text import report
     metavar="NORM:EPS",
     multiple=True,
     help="For example linf:8/255; default: the model's own. Several (repeat the option) give a table, with "
-    "the accuracy under all of them.",
+    "the accuracy under all of them. `corruptions` measures the fifteen common ones.",
 )
 @click.option(
     "--epsilons",
@@ -63,6 +63,13 @@ from robustzoo.reports.text import report
     "model folder (for one threat model).",
 )
 @click.option(
+    "--corrupted",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Of --threat-model corruptions: published arrays (CIFAR-10-C) or folders (ImageNet-C), in the order "
+    "of the clean images of --data; default: made here from them (extra corruptions).",
+)
+@click.option(
     "--restart",
     is_flag=True,
     help="Compute anew: discard the journal, and replace what is finished (else it is read).",
@@ -94,6 +101,13 @@ def evaluate(
     command is given again, and a finished one is read. Under torchrun or the deepspeed launcher the ranks
     share the images (with --out).
     """
+    if any(text.lower().startswith("corruptions") for text in threat_models):
+        if len(threat_models) > 1 or epsilons is not None:
+            raise click.UsageError("--threat-model corruptions goes alone, without --epsilons")
+        _corruptions(model, threat_models[0], out, as_json, micro_batch, device, trust, options)
+        return
+    if options.pop("corrupted") is not None:
+        raise click.UsageError("--corrupted goes with --threat-model corruptions")
     if epsilons is not None and len(threat_models) > 1:
         raise click.UsageError("--epsilons goes with one --threat-model, which gives the norm")
     refuse_unknown(model)
@@ -172,3 +186,39 @@ def crosscheck(model: str, attacks: str, as_json: bool, **options) -> None:
             **options,
         )
     say(json.dumps(result.to_json(), indent=1) if as_json else result.text())
+
+
+def _corruptions(
+    model: str,
+    threat_model: str,
+    out: Path | None,
+    as_json: bool,
+    micro_batch: int | None,
+    device: str | None,
+    trust: Path | None,
+    options: dict[str, Any],
+) -> None:
+    """Common corruptions: no attack, so of the options those alone that say which images."""
+    refuse_unknown(model)
+    from robustzoo.evaluation.corruptions import evaluate_corruptions
+    from robustzoo.evaluation.machine import default_device
+    from robustzoo.registry import ThreatModel
+
+    severity = int(ThreatModel.parse(threat_model).epsilon)
+    with own_output(as_json):
+        loaded = open_model(model, trust)
+        images = loaded.images(options)
+        found = evaluate_corruptions(
+            loaded.module,
+            images,
+            options["corrupted"],
+            severity=severity,
+            n=options["n"],
+            seed=options["seed"],
+            micro_batch_size=micro_batch or 100,
+            device=device or default_device(None),
+            out=loaded.folder if out is None else out,
+            name=loaded.name,
+            say=lambda text: say(text, err=True),
+        )
+    say(json.dumps(found.doc, indent=1, sort_keys=True) if as_json else report(found))

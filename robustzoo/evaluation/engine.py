@@ -218,6 +218,11 @@ class Stages:
 
     def _attack(self, stage: int, feed: _Feed) -> Iterator[list[Finding]]:
         work, attack = self._work, self._attacks[stage - 1]
+        if attack.algorithm not in SEARCHES:
+            raise RobustzooError(
+                "common corruptions are no attack: measure them anew with `robustzoo evaluate MODEL "
+                "--threat-model corruptions`; --mode replay verifies the rest of a card"
+            )
         with self._forwards.searching():
             search = SEARCHES[attack.algorithm](
                 attack, self._lanes(), work.threat_model.norm, work.threat_model.eps, work.seed

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robustzoo.cards.evidence import Evidence, Verdict
-from robustzoo.cards.head import ATTACKS, PERTURBATIONS, attacks_svg, shown_perturbations
+from robustzoo.cards.head import ATTACKS, PERTURBATIONS, attacked_first, attacks_svg, shown_perturbations
 from robustzoo.cards.holdings import evidence_files
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data.datasets import WITHOUT_FILES
@@ -39,8 +39,9 @@ def draw(
             be read.
     """
     files = {ATTACKS: attacks_svg(documents).encode()}
-    main, chosen = documents[0], shown_perturbations(documents[0])
-    if not chosen:
+    main = attacked_first(documents)
+    chosen = [] if main is None else shown_perturbations(main)
+    if main is None or not chosen:
         return files
     sha256, witnesses = _witnesses(folder, main)
     known = data_root is not None or main.doc["dataset"]["id"] in WITHOUT_FILES

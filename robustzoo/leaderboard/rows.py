@@ -172,7 +172,7 @@ def stated(recipe_name: str, weights: Weights) -> tuple[Evidence | None, str | N
 
 
 def _problem(evidence: Evidence, recipe_name: str, weights: Weights) -> str | None:
-    doc, dataset = evidence.doc, parse(recipe_name.partition("+")[0]).dataset
+    doc, dataset = evidence.doc, parse(recipe_name.partition("+")[0]).dataset_id
     if (doc["dataset"]["id"], doc["dataset"]["split"]) != (dataset, "test"):
         return f"its evidence is about {doc['dataset']['id']} {doc['dataset']['split']}"
     if doc["model"]["sha256"] != weights.sha256:

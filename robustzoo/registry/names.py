@@ -13,6 +13,7 @@ from robustzoo.registry.catalog import (
     DATASETS,
     DEFENCES,
     LOSSES,
+    OWN_DATA_MARK,
     THREATS,
 )
 from robustzoo.registry.threat_model import NORMS
@@ -55,6 +56,15 @@ class ModelName:
     def method(self) -> str:
         """The last part of the name, such as `trades_trh`."""
         return "_".join([f"{self.loss}{self.loss_weight or ''}", *(self.modifiers or ("base",))])
+
+    @property
+    def dataset_id(self) -> str:
+        """What Evidence on these images calls them: the dataset's key, or "own:NAME"."""
+        return (
+            self.dataset.replace(OWN, f"own{OWN_DATA_MARK}", 1)
+            if _OWN.fullmatch(self.dataset)
+            else self.dataset
+        )
 
     def __str__(self) -> str:
         return f"{self.architecture}.{self.dataset}_{self.norm}.{self.method}"

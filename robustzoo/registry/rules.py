@@ -244,7 +244,7 @@ def _threat_rules(values: Mapping[str, Any]) -> list[Rule]:
     pixels = values["channels"] * values["image_size"] ** 2
     return [
         (
-            threat.norm == "l1",
+            threat.norm not in ("linf", "l2"),
             "threat_model {threat_model} cannot be trained against: training attacks are linf and l2; a "
             "model of either can be evaluated in l1",
         ),

@@ -9,6 +9,13 @@ from fractions import Fraction
 from robustzoo.errors import RobustzooError
 
 NORMS = ("linf", "l2", "l1")
+CORRUPTIONS = "corruptions"  # no norm: the fifteen common ones, whose epsilon is the highest severity
+CORRUPTION_NAMES = (
+    "gaussian_noise", "shot_noise", "impulse_noise",
+    "defocus_blur", "glass_blur", "motion_blur", "zoom_blur",
+    "snow", "frost", "fog", "brightness",
+    "contrast", "elastic_transform", "pixelate", "jpeg_compression",
+)  # fmt: skip
 # A decimal, with or without an exponent of ten, or a fraction. The exponent is short: 10**999999999 would be
 # computed before it is refused.
 _EPSILON = re.compile(
@@ -24,7 +31,7 @@ class ThreatModel:
     """All perturbations of at most `epsilon` in `norm` that keep every pixel in [0, 1]. Equality is exact.
 
     Attributes:
-        norm: "linf", "l2" or "l1".
+        norm: "linf", "l2" or "l1"; or "corruptions", whose epsilon is the highest severity, 1 to 5.
         epsilon: radius > 0 in pixel units of [0, 1], as an exact fraction; at most 1 for linf, where a larger
             ball holds every image.
 
@@ -36,8 +43,10 @@ class ThreatModel:
     epsilon: Fraction
 
     def __post_init__(self) -> None:
-        if self.norm not in NORMS:
-            raise RobustzooError(f"unknown norm {self.norm!r}: expected one of {', '.join(NORMS)}")
+        if self.norm not in (*NORMS, CORRUPTIONS):
+            raise RobustzooError(
+                f"unknown norm {self.norm!r}: expected one of {', '.join((*NORMS, CORRUPTIONS))}"
+            )
         if isinstance(self.epsilon, bool) or not isinstance(self.epsilon, (int, Fraction)):
             raise RobustzooError(
                 f"epsilon {self.epsilon!r} is not exact: pass a Fraction, or text to ThreatModel.parse"
@@ -47,6 +56,10 @@ class ThreatModel:
             raise RobustzooError("epsilon has more than 30 digits: give a shorter number, such as 8/255")
         if self.epsilon <= 0:
             raise RobustzooError(f"epsilon {self.epsilon} must be greater than 0")
+        if self.norm == CORRUPTIONS and self.epsilon not in (1, 2, 3, 4, 5):
+            raise RobustzooError(
+                f"severity {self.epsilon} of corruptions: expected a whole number from 1 to 5"
+            )
         if self.norm == "linf" and self.epsilon > 1:
             hint = f"; did you mean linf:{self.epsilon}/255?" if self.epsilon.denominator == 1 else ""
             raise RobustzooError(
@@ -55,7 +68,7 @@ class ThreatModel:
 
     @classmethod
     def parse(cls, text: str | ThreatModel) -> ThreatModel:
-        """Read `linf:8/255`, `linf:0.1`, `linf:1e-05` or `l2:3.0`; the norm's case does not matter.
+        """Read `linf:8/255`, `linf:0.1`, `linf:1e-05`, `l2:3.0` or `corruptions`; case does not matter.
 
         Exact: 0.1 is 1/10.
 
@@ -66,6 +79,8 @@ class ThreatModel:
             return text
         if not isinstance(text, str):
             raise RobustzooError(f"{text!r} ({type(text).__name__}) is not a threat model: {_FORMS}")
+        if text.strip().lower() == CORRUPTIONS:
+            return cls(CORRUPTIONS, Fraction(5))
         norm, colon, radius = text.strip().partition(":")
         if not colon:
             raise RobustzooError(f"{text!r} is not a threat model: {_FORMS}")
@@ -100,3 +115,8 @@ def _has_finite_decimal(value: Fraction) -> bool:
         while rest % prime == 0:
             rest //= prime
     return rest == 1
+
+
+def cell(corruption: str, severity: int) -> str:
+    """What the member of a protocol is called: "gaussian-noise-3"."""
+    return f"{corruption.replace('_', '-')}-{severity}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from robustzoo.cards import corruption_tables
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.holdings import all_evidence
 from robustzoo.cards.statistics import Paired
@@ -55,11 +56,27 @@ class Comparison:
                 f"{paired.p_value:.2g}"
             )
         lines.append(self._verdict())
+        if corruption_tables.is_about(self.a):
+            lines += self._corruptions()
         if doc["seed"] != self.b.doc["seed"]:
             lines.append(
                 f"note: the attacks of A drew with seed {doc['seed']}, those of B with {self.b.doc['seed']}"
             )
         return "\n".join(map(one_line, lines))
+
+    def _corruptions(self) -> list[str]:
+        """Mean accuracy over the severities of each corruption, A, B and their difference in points."""
+        a, b = (e.doc["corruptions"] for e in (self.a, self.b))
+        n = self.a.doc["counts"]["n"]
+        lines = ["", f"{'mean over severities':<22}{'A':>8}{'B':>8}{'A - B':>8}"]
+        for name, row in a["correct"].items():
+            one, other = (100 * sum(counts) / (n * len(row)) for counts in (row, b["correct"][name]))
+            lines.append(f"{name:<22}{one:>8.1f}{other:>8.1f}{one - other:>+8.1f}")
+        one, other = (100 * corruption_tables.mean_accuracy(e) for e in (self.a, self.b))
+        lines.append(f"{'all':<22}{one:>8.1f}{other:>8.1f}{one - other:>+8.1f}")
+        if a["digest"] != b["digest"]:
+            lines.append("note: their corrupted images are not the same pixels")
+        return lines
 
     def _verdict(self) -> str:
         if self.robust.p_value >= 0.05:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from robustzoo.cards import corruption_tables
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import images_problem
 from robustzoo.cards.head import stages
@@ -41,7 +42,7 @@ def report(
         f"clean accuracy   {evidence.clean_accuracy}",
         f"robust accuracy  {evidence.robust_accuracy}",
         "                 worst case over the whole protocol, an upper bound on the true value",
-        *(_attacks(evidence) if attacks else []),
+        *_by_attack(evidence, attacks),
     ]
     if (images := images_problem(doc)) is not None:
         lines.append(f"flag: these are not the images of that name: {images}")
@@ -56,6 +57,13 @@ def report(
     return "\n".join(map(one_line, lines))
 
 
+def _by_attack(evidence: Evidence, attacks: bool) -> list[str]:
+    """What each attack left, or of corruptions each of those."""
+    if corruption_tables.is_about(evidence):
+        return ["", *_corruptions(evidence)]
+    return _attacks(evidence) if attacks else []
+
+
 def _attacks(evidence: Evidence) -> list[str]:
     broken = evidence.doc["counts"]["broken_by"]
     (_, clean), *rest = stages(evidence)
@@ -65,6 +73,15 @@ def _attacks(evidence: Evidence) -> list[str]:
         f"{'clean':<12}{'':>8}{clean.correct:>18}",
         *(f"{attack:<12}{broken.get(attack, 0):>8}{left.correct:>18}" for attack, left in rest),
     ]
+
+
+def _corruptions(evidence: Evidence) -> list[str]:
+    """Images that are right under each, by severity."""
+    lines = [
+        f"{name:<19}" + "".join(f"{text.removeprefix('severity '):>9}" for text in row)
+        for name, *row in corruption_tables.rows(evidence)
+    ]
+    return [f"correct of {evidence.doc['counts']['n']}, {evidence.doc['corruptions']['source']}", *lines]
 
 
 def _best_known(evidence: Evidence, others: Sequence[Evidence]) -> list[str]:

@@ -40,7 +40,12 @@ def train(argv: Sequence[str] | None = None) -> int:
                 raise RobustzooError(
                     "training needs DeepSpeed, which is not installed here: pip install 'robustzoo[train]'"
                 )
-            from robustzoo.training.train import run
+            from robustzoo.training.train import run, told
+
+            if plan.flags.estimate:
+                from robustzoo.training.estimate import estimate
+
+                return told(lambda: estimate(plan))
     except RobustzooError as error:
         if speaks():
             say(f"error: {error}")

@@ -13,6 +13,7 @@ from robustzoo.registry.dataset_files import FILE, code_of, described
 from robustzoo.registry.names import did_you_mean
 from robustzoo.registry.overrides import parse_assignments
 from robustzoo.training.launch import OFFLOADS, PRECISIONS
+from robustzoo.training.metrics import LOGGERS
 
 _UNKNOWN = "unrecognized arguments: "  # argparse's words
 
@@ -40,6 +41,8 @@ class Flags(argparse.Namespace):
     log_every: int  # optimizer steps
     early_stopping: int | None  # readings without a higher robust accuracy after which to stop; None: never
     skip_corrupt: bool  # the next readable image stands in for one that is broken
+    logger: str  # where metrics go beside metrics.jsonl, see `metrics`
+    estimate: bool  # say what the training would cost here, after a few steps, and train nothing
     workers: int  # threads that read images ahead, per process
 
 
@@ -159,6 +162,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--early-stopping", what, type=one, metavar="N")
     what = "name an image that cannot be read and take the next one (default: stop)"
     add("--skip-corrupt", what, action="store_true")
+    what = "numbers in that program too, beside metrics.jsonl (extras of these names; default none)"
+    add("--logger", what, choices=LOGGERS, default="none")
+    what = "train a few steps, say what the whole costs on this machine, and keep nothing"
+    add("--estimate", what, action="store_true")
     add("--workers", "threads that read images ahead (default 2)", type=zero, default=2, metavar="N")
     add("--local_rank", argparse.SUPPRESS, type=int)  # the deepspeed launcher's; LOCAL_RANK says the same
     return parser

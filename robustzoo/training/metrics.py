@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
 from robustzoo import atomic_files
+from robustzoo.errors import RobustzooError
 
 
 def say(text: str) -> None:
@@ -17,11 +19,27 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+# Logger -> the package that does it, an extra of the same name.
+PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb"}
+LOGGERS = ("none", *PACKAGES)
+
+Write = Callable[[int, Mapping[str, Any]], None]
+
+
 class Metrics:
     """metrics.jsonl: one object per record, appended line by line, cut back to the checkpoint on resume."""
 
-    def __init__(self, path: Path, done_steps: int) -> None:
-        """Open for appending after step `done_steps`; later records, and lines that are none, are dropped."""
+    def __init__(
+        self,
+        path: Path,
+        done_steps: int,
+        also: tuple[Write, Callable[[], Any]] | None = None,
+    ) -> None:
+        """Open for appending after step `done_steps`; later records, and lines that are none, are dropped.
+
+        also: what writes and what ends another log, see `open_logger`.
+        """
+        self._also = also
         if path.exists():
             steps = [(line, _step(line)) for line in path.read_bytes().splitlines()]
             kept = [line for line, step in steps if step is not None and step <= done_steps]
@@ -32,9 +50,13 @@ class Metrics:
         """Append {"step": step, ...}; `step` counts the optimizer steps done."""
         self._stream.write(json.dumps({"step": step} | values) + "\n")
         self._stream.flush()
+        if self._also is not None:
+            self._also[0](step, values)
 
     def close(self) -> None:
         self._stream.close()
+        if self._also is not None:
+            self._also[1]()
 
 
 def _step(line: bytes) -> int | None:
@@ -77,3 +99,44 @@ def duration(seconds: float) -> str:
     hours, rest = divmod(round(seconds), 3600)
     minutes, left = divmod(rest, 60)
     return f"{hours}:{minutes:02d}:{left:02d}"
+
+
+# ---- In other programs too: TensorBoard, Weights & Biases ----
+
+
+def check_logger(logger: str) -> None:
+    """Raises RobustzooError where the package of a logger is not installed."""
+    if logger != "none" and find_spec(PACKAGES[logger]) is None:
+        raise RobustzooError(
+            f"--logger {logger} needs the package {PACKAGES[logger]}: pip install 'robustzoo[{logger}]'; "
+            "metrics.jsonl is written in any case"
+        )
+
+
+def open_logger(logger: str, folder: Path, name: str, settings: Mapping[str, Any]) -> tuple[Write, Callable]:
+    """(what writes the numbers of a step, what ends it).
+
+    Args:
+        folder: of the run; TensorBoard's files go into its folder tensorboard, those of wandb into wandb.
+        name: of the run there. settings: of the run, JSON-able.
+    """
+    if logger == "tensorboard":
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(str(folder / "tensorboard"))
+
+        def write(step: int, values: Mapping[str, Any]) -> None:
+            for key, value in values.items():
+                writer.add_scalar(key, value, step)
+            writer.flush()
+
+        return write, writer.close
+    if logger == "wandb":
+        import wandb
+
+        run = wandb.init(
+            project="robustzoo", name=name, dir=str(folder), config=dict(settings), resume="allow",
+            id=f"{name}-{folder.resolve().name}".replace("/", "-").replace("+", "-")[-64:],
+        )  # fmt: skip
+        return (lambda step, values: run.log(dict(values), step=step)), run.finish
+    return (lambda step, values: None), (lambda: None)

@@ -24,6 +24,7 @@ from robustzoo.registry.recipes import partial
 from robustzoo.registry.rules import generated_images
 from robustzoo.training.flags import Flags, read
 from robustzoo.training.launch import Launch, Launcher
+from robustzoo.training.metrics import check_logger
 from robustzoo.training.run_folder import RunFolder, export_command, hash_file
 
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".tar")
@@ -94,6 +95,7 @@ def make_plan(argv: Sequence[str] | None = None) -> Plan:
         changes = changes | {"init": f"file:{sha256_file(_weights(flags.init_file))}"}
     made = recipe(flags.name, changes or None)
     versions(made.science)  # refuses a package that is not there, before anything of it is imported
+    check_logger(flags.logger)
     _check_data(flags, made)
     _check_generated(flags, made)
     launch = Launch.fit(
@@ -110,6 +112,8 @@ def make_plan(argv: Sequence[str] | None = None) -> Plan:
     if (
         launcher.world_size != launcher.neighbours
     ):  # of several machines that of rank 0 alone has the run folder
+        return plan
+    if flags.estimate:  # writes nothing there
         return plan
     plan.run.check_place(resume=flags.resume)
     if not flags.resume:

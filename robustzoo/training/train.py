@@ -33,7 +33,7 @@ from robustzoo.training.checkpoints import Best
 from robustzoo.training.data import TrainingData, open_training_data
 from robustzoo.training.export import export_model
 from robustzoo.training.launch import speaks
-from robustzoo.training.metrics import Clock, Metrics, say, step_line
+from robustzoo.training.metrics import Clock, Metrics, open_logger, say, step_line
 from robustzoo.training.passes import Passes
 from robustzoo.training.plan import Plan
 from robustzoo.training.processes import Processes
@@ -48,8 +48,13 @@ def run(plan: Plan) -> int:
     Returns:
         The status of the process, see `__main__.train`.
     """
+    return told(lambda: train(plan))
+
+
+def told(work: Callable[[], None]) -> int:
+    """Do it, and tell how it ended: see `run`."""
     try:
-        train(plan)
+        work()
     except processes.TrainingStopped as error:
         say(f"error: {error}")  # on the process where it happened: the others know no more
         return error.status
@@ -107,7 +112,10 @@ def train(plan: Plan) -> None:
     with processes.told(folder, group):
         # ---- Steps -----------------------------------------------------------------------------------------
         batches = micro_batches(plan, data, group, range(done, last_step))
-        metrics = Metrics(folder.metrics, done) if group.is_main else None
+        metrics = None
+        if group.is_main:
+            also = open_logger(flags.logger, folder.path, recipe.name, recipe.to_json())
+            metrics = Metrics(folder.metrics, done, also)
         clock = Clock(done, last_step, recipe.batch_size)
         engine.train()
         last = done == last_step

@@ -96,7 +96,12 @@ def test_key_says_which_evaluation_it_is(sections, evidence):
 def test_the_schema_is_a_schema_and_describes_every_part():
     rules = schema()
     jsonschema.Draft202012Validator.check_schema(rules)
-    assert set(rules["properties"]) - set(rules["required"]) == {"search", "smaller_epsilons", "shard"}
+    assert set(rules["properties"]) - set(rules["required"]) == {
+        "corruptions",
+        "search",
+        "smaller_epsilons",
+        "shard",
+    }
     for name in ("model", "protocol", "dataset", "samples", "counts", "passes", "witnesses", "run"):
         assert rules["properties"][name]["description"]
 

@@ -13,6 +13,8 @@ from robustzoo.errors import RobustzooError
 from robustzoo.registry import ThreatModel
 
 ACCEPTED = [
+    ("corruptions", "corruptions", 5, "corruptions:5"),
+    ("Corruptions:2", "corruptions", 2, "corruptions:2"),
     ("linf:8/255", "linf", Fraction(8, 255), "linf:8/255"),
     ("Linf:8/255", "linf", Fraction(8, 255), "linf:8/255"),
     ("LINF:3/255", "linf", Fraction(1, 85), "linf:3/255"),
@@ -66,6 +68,8 @@ REFUSED = [
     ("linf:0/255", "greater than 0"),
     ("linf:8", "did you mean linf:8/255"),
     ("linf:1.5", "above 1"),
+    ("corruptions:6", "1 to 5"),
+    ("corruptions:1/2", "1 to 5"),
     ("l3:1", "unknown norm 'l3'"),
     ("l_inf:8/255", "unknown norm"),
     (None, "not a threat model"),

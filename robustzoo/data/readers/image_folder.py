@@ -82,6 +82,11 @@ class ImageFolder(Photographs):
         self._names, self.labels = self._names[items], self.labels[items]
         return self
 
+    @property
+    def root(self) -> Path:
+        """The folder of the class folders."""
+        return self._folder
+
     def file(self, i: int) -> Path:
         """Where item i lies."""
         return self._folder / os.fsdecode(self._names[i])

@@ -17,7 +17,7 @@ from robustzoo.data.sources import data_place
 from robustzoo.errors import RobustzooError
 from robustzoo.registry import recipe
 from robustzoo.registry.dataset_files import DatasetFile
-from robustzoo.registry.names import IncompatibleName
+from robustzoo.registry.names import IncompatibleName, parse
 from robustzoo.registry.recipes import Recipe
 from tests.data.readers.test_parquet_images import png, write
 from tests.own_images import CLASSES, write_flowers
@@ -143,6 +143,7 @@ def test_data_that_are_not_as_described(flowers, tmp_path):
 def test_a_recipe_of_own_images_is_theirs_and_names_no_catalogs(flowers):
     made = recipe(NAME, {"dataset": str(flowers), "threat_model": "linf:4/255"})
     assert made.name.startswith("resnet_mini.own-flowers_linf.at_base+") and made.base_name == NAME
+    assert parse(made.name.partition("+")[0]).dataset_id == made.dataset
     assert (made.dataset, made.training_data, made.training_images) == ("own:flowers", "own:flowers", 54)
     assert (made.image_size, made.num_classes, made.classes) == (16, 5, CLASSES)
     assert "CC0" in made.images.source and made.cost()["epochs"] > 0
