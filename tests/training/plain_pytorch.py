@@ -67,10 +67,13 @@ def _features(model, sides: list[torch.Tensor], parts: int):
     if not layers:
         return model.features(torch.cat(sides)), lambda: None
     before = [(layer.running_mean.clone(), layer.running_var.clone()) for layer in layers]
+    counted = [layer.num_batches_tracked.clone() for layer in layers]
     outputs, after = [[] for _ in sides], []
     for part in range(parts):
         for layer, (mean, variance) in zip(layers, before, strict=True):
             layer.running_mean, layer.running_var = mean.clone(), variance.clone()
+        for layer, batches in zip(layers, counted, strict=True):  # each rank counts its own
+            layer.num_batches_tracked = batches.clone()
         for side, output in zip(sides, outputs, strict=True):
             output.append(model.features(side.chunk(parts)[part]))
         after.append([(layer.running_mean, layer.running_var) for layer in layers])

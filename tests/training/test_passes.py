@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 from robustzoo.errors import RobustzooError
 from robustzoo.objectives.objective import Objective
-from robustzoo.objectives.weight_perturbation import perturbed
+from robustzoo.objectives.weight_perturbation import moved
 from robustzoo.registry import recipe
 from robustzoo.training import launch, passes, zero
 from tests.training.plain_pytorch import largest_difference
@@ -42,7 +42,7 @@ def seen(monkeypatch):
         monkeypatch.setattr(owner, name, call)
 
     watch(passes.Passes, "train", lambda args, out: {"features": out[0], "logits": out[1]})
-    watch(Objective, "attack", lambda args, out: {"x_adv": out})
+    watch(Objective, "attacked", lambda args, out: {"x_adv": out[1]})
     watch(Objective, "terms", lambda args, out: out)
     watch(zero, "own_weights", lambda args, out: out)
     block = torch.nn.Linear.forward
@@ -72,20 +72,20 @@ def test_only_products_are_in_half_precision(train, tmp_path, weights, seen, pre
 
 def test_awp_keeps_its_perturbation_in_bf16(train, tmp_path, monkeypatch):
     """|v| = delta |w| in what the weights really are, at a delta of which bfloat16 would lose most."""
-    moved = []
+    distances = []
 
     @contextmanager
-    def measured(parameters, directions, delta):
+    def measured(parameters, moves):
         before = [parameter.detach().double() for parameter in parameters]
-        with perturbed(parameters, directions, delta):
+        with moved(parameters, moves):
             pairs = zip(parameters, before, strict=True)
-            moved.extend(((w.detach() - b).norm() / b.norm()).item() for w, b in pairs if b.norm() > 0)
+            distances.extend(((w.detach() - b).norm() / b.norm()).item() for w, b in pairs if b.norm() > 0)
             yield
 
-    monkeypatch.setattr("robustzoo.training.passes.perturbed", measured)
+    monkeypatch.setattr("robustzoo.training.passes.moved", measured)
     flags = ["--set", "awp_delta=0.0001", "--precision", "bf16", "--max-steps", "1"]
     assert train([AWP, *small(), *SGD[:4], *flags, "--out", str(tmp_path / "run")]) == 0
-    assert moved == pytest.approx([1e-4] * len(moved), rel=0.01) and moved
+    assert distances == pytest.approx([1e-4] * len(distances), rel=0.01) and distances
 
 
 def test_a_step_beyond_the_range_of_fp16_is_skipped(train, tmp_path, monkeypatch):
@@ -110,7 +110,7 @@ def test_the_loss_scale_is_resumed(train, tmp_path, monkeypatch, weights):
 
 def test_activations_are_recomputed_in_the_training_pass_alone(train, tmp_path, monkeypatch, weights):
     calls = {"recomputed": 0, "in an attack": 0}
-    checkpoint, attack = vision_transformer.checkpoint_seq, Objective.attack
+    checkpoint, attack = vision_transformer.checkpoint_seq, Objective.attacked
 
     def counted(*args, **kwargs):
         calls["recomputed"] += 1
@@ -118,12 +118,12 @@ def test_activations_are_recomputed_in_the_training_pass_alone(train, tmp_path, 
 
     def attacked(*args, **kwargs):
         before = calls["recomputed"]
-        x_adv = attack(*args, **kwargs)
+        pair = attack(*args, **kwargs)
         calls["in an attack"] += calls["recomputed"] - before
-        return x_adv
+        return pair
 
     monkeypatch.setattr(vision_transformer, "checkpoint_seq", counted)
-    monkeypatch.setattr(Objective, "attack", attacked)
+    monkeypatch.setattr(Objective, "attacked", attacked)
     arguments = [AT_TRH, *small(), *SGD, "--micro-batch", "4", "--max-steps", "2"]
     for name, flags in {"kept": [], "recomputed": ["--activation-checkpointing"]}.items():
         assert train([*arguments, *flags, "--out", str(tmp_path / name)]) == 0
