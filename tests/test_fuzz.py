@@ -26,7 +26,7 @@ def inputs(fuzz, tmp_path_factory):
 
 
 KINDS = """names threats overrides recipe_files lock_files zoo_lists journals witness_files evidence_files
-cards configs headers dataset_folders"""
+cards configs headers import_files dataset_folders"""
 
 
 @pytest.mark.parametrize("kind", KINDS.split())

@@ -14,8 +14,7 @@ from robustzoo.cards.imported import Imported
 from robustzoo.cards.metadata import LAYOUT, bad_card, card_data, dump_block
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.registry.composition import composed, former_sources
-from robustzoo.registry.describe import describe
-from robustzoo.registry.fields import meaning
+from robustzoo.registry.describe import describe, meaning
 from robustzoo.registry.names import recipe_name
 from robustzoo.registry.recipes import Recipe
 from robustzoo.registry.threat_model import ThreatModel

@@ -40,7 +40,7 @@ _COMMANDS = {
         "importing",
         "Make a model folder from FILE, weights that others trained (.safetensors, .pt, .pth or .ckpt).",
     ),
-    "export": ("exporting", "Write MODEL for other programs."),
+    "export": ("exporting", "Write MODEL for other programs, or its numbers for other leaderboards."),
     "evidence": ("evidence", "Work with the Evidence files of evaluations."),
     "verify": ("verify", "Verify the claims of each MODEL (registry names or model folders)."),
     "report": ("evidence", "Report on EVIDENCE, a file, or a model whose main evidence is meant."),
@@ -65,7 +65,10 @@ _COMMANDS = {
         "doctor",
         "Report what this machine can run: compiler, CUDA, DeepSpeed's operations, memory, versions.",
     ),
-    "card": ("publish", "Write FOLDER/README.md, the card, from the folder's recipe and evidence."),
+    "card": (
+        "publish",
+        "Write FOLDER/README.md, the card, and its pictures, from the folder's recipe and evidence.",
+    ),
     "publish": (
         "publish",
         "Publish FOLDER: to the Hub with --repo, or bundled with this checkout (at most 6 MB).",

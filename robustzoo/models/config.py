@@ -15,7 +15,7 @@ from robustzoo.cards.imported import Imported
 from robustzoo.errors import RobustzooError
 from robustzoo.models.architectures import build_for, network_of
 from robustzoo.models.imported_networks import timm_part
-from robustzoo.models.photographs import preprocessing_of
+from robustzoo.models.preprocessing import preprocessing_of
 from robustzoo.models.weights import require_file
 from robustzoo.registry import Recipe
 from robustzoo.registry.entries import read_configuration

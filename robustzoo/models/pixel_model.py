@@ -16,7 +16,7 @@ from robustzoo import keyed_noise
 from robustzoo.errors import RobustzooError
 from robustzoo.models.architectures import build_for
 from robustzoo.models.batch_norm import apart
-from robustzoo.models.photographs import PixelTransform, names_of_classes, preprocessing_of
+from robustzoo.models.preprocessing import PixelTransform, names_of_classes, preprocessing_of
 
 if TYPE_CHECKING:
     from robustzoo.registry import Recipe, ThreatModel

@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
+from robustzoo.registry.catalog import OWN_DATA_MARK
 from robustzoo.registry.composition import composed
 from robustzoo.registry.fields import FIELDS, value_text
+from robustzoo.registry.outside import is_outside
 from robustzoo.registry.paper import PROTOCOL, published_cell, read_table
 from robustzoo.registry.recipes import Recipe
+
+# What a value means where the field's own words say it of others only.
+_MEANINGS = {
+    ("lr_schedule", "linear"): "linear decay to 0 after warm-up: with it one cycle",
+    ("lr_schedule", "multistep"): "divided by 10 at lr_milestones after warm-up",
+    ("optimizer", "adamw"): "optimizer; weight decay is decoupled: rate * 2 gamma (or l2_reg) * theta a step",
+    ("attack_start", "label"): "LIET: what a grey image shows of the label, masked by noise",
+    ("trh_form", "log"): "2 gamma N log(1 + trace / (2 gamma N)) for N weights: the bound's own form",
+    ("trh_form", "relative"): "relative flatness: the trace times the square norm of the head",
+    ("augmentation", "shift"): "flip, and crop of the image with 4 pixels of zeros around it",
+}
+_BY_A_PACKAGE = "what an installed package brings: PACKAGE:NAME"
+_OUTSIDE = {
+    "architecture": "network of timm, and nothing of the catalog's row but its training",
+    "loss": _BY_A_PACKAGE,
+    "defences": f"modifiers of the loss, and {_BY_A_PACKAGE}",
+    "optimizer": _BY_A_PACKAGE,
+}
 
 
 def describe(recipe: Recipe) -> list[tuple[str, str, str]]:
     """`(field, value, source)` of every science field, in the order of `fields.FIELDS`."""
     return [(key, value_text(getattr(recipe, key)), recipe.sources[key]) for key in FIELDS]
+
+
+def meaning(key: str, typed: Any) -> str:
+    """What a field means at this value, in words for a card."""
+    if key in _OUTSIDE and any(map(is_outside, typed if isinstance(typed, tuple) else (typed,))):
+        return _OUTSIDE[key]
+    if key in ("dataset", "training_data") and typed.startswith(f"own{OWN_DATA_MARK}"):
+        return "images of one's own, as the dataset.json beside them names them"
+    return _MEANINGS.get((key, typed), FIELDS[key].about)
 
 
 def changes(recipe: Recipe) -> list[tuple[str, str, str]]:

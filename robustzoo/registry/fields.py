@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from robustzoo.errors import RobustzooError
-from robustzoo.registry.catalog import OWN_DATA_MARK
 from robustzoo.registry.names import did_you_mean
 from robustzoo.registry.outside import KEY, REFUSED, TIMM, Arguments, is_outside
 from robustzoo.registry.threat_model import ThreatModel
@@ -210,24 +209,6 @@ def _field(declared: dataclasses.Field[Any]) -> Field:
 
 FIELDS: dict[str, Field] = {declared.name: _field(declared) for declared in dataclasses.fields(Values)}
 
-# What a value means where the field's own words say it of others only.
-_MEANINGS = {
-    ("lr_schedule", "linear"): "linear decay to 0 after warm-up: with it one cycle",
-    ("lr_schedule", "multistep"): "divided by 10 at lr_milestones after warm-up",
-    ("optimizer", "adamw"): "optimizer; weight decay is decoupled: rate * 2 gamma (or l2_reg) * theta a step",
-    ("attack_start", "label"): "LIET: what a grey image shows of the label, masked by noise",
-    ("trh_form", "log"): "2 gamma N log(1 + trace / (2 gamma N)) for N weights: the bound's own form",
-    ("trh_form", "relative"): "relative flatness: the trace times the square norm of the head",
-    ("augmentation", "shift"): "flip, and crop of the image with 4 pixels of zeros around it",
-}
-_BY_A_PACKAGE = "what an installed package brings: PACKAGE:NAME"
-_OUTSIDE = {
-    "architecture": "network of timm, and nothing of the catalog's row but its training",
-    "loss": _BY_A_PACKAGE,
-    "defences": f"modifiers of the loss, and {_BY_A_PACKAGE}",
-    "optimizer": _BY_A_PACKAGE,
-}
-
 _TAG, _REVISION = r"[A-Za-z0-9_.\-]+", r"(?:[0-9a-f]{40}|unpinned)"
 _INIT = re.compile(
     rf"random|timm:(?:{_TAG}@{_REVISION}|{_TAG}\+{_TAG}@{_REVISION}\+{_REVISION})|file:[0-9a-f]{{64}}",
@@ -298,15 +279,6 @@ def write_value(value: Any) -> Any:
     if isinstance(value, ThreatModel):
         return str(value)
     return list(value) if isinstance(value, tuple) else value
-
-
-def meaning(key: str, typed: Any) -> str:
-    """What a field means at this value, in words for a card."""
-    if key in _OUTSIDE and any(map(is_outside, typed if isinstance(typed, tuple) else (typed,))):
-        return _OUTSIDE[key]
-    if key in ("dataset", "training_data") and typed.startswith(f"own{OWN_DATA_MARK}"):
-        return "images of one's own, as the dataset.json beside them names them"
-    return _MEANINGS.get((key, typed), FIELDS[key].about)
 
 
 def value_text(typed: Any) -> str:

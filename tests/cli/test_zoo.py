@@ -146,7 +146,10 @@ def test_a_changed_recipe_says_so():
         (["recipe", "vit_micro2.digits_linf.at"], "at_base"),
         (["recipe", "vit_micro2.digits_linf.at_trh", "--set", "threat_model=linf:-1/255"], "epsilon"),
         (["recipe", "vit_micro2.digits_linf.at_trh", "--set", "trh_lamda=1"], "trh_lambda"),
-        (["recipe", "vit_micro2.digits_linf.at_trh", "--set", "dataset=foo"], "choose another name"),
+        (
+            ["recipe", "vit_micro2.digits_linf.at_trh", "--set", "dataset=foo"],
+            "no folder with a dataset.json",
+        ),
         (["recipe", "vit_micro2.digits_linf.at_trh", "--set", "epochs=1", "--set", "dataset=foo"], "dataset"),
         (["recipe", "vit_micro2.digits_linf.trades"], "Did you mean vit_micro2.digits_linf.trades_base?"),
         (["list"], "did you mean `robustzoo ls`?"),

@@ -92,7 +92,7 @@ def test_parquet_in_the_layout_of_the_hub(tmp_path):
 def test_a_dataset_of_torch_is_run_only_when_it_is_named(tmp_path):
     file = tmp_path / "my_squares.py"
     file.write_text(CODE)
-    run = [sys.executable, "-m", "robustzoo.cli", "data", "describe", f"{file}:squares", "--name", "squares"]
+    run = [sys.executable, "-m", "robustzoo", "data", "describe", f"{file}:squares", "--name", "squares"]
     done = subprocess.run(run, capture_output=True, text=True)
     assert done.returncode == 0 and "running" in done.stderr, done.stderr
     with pytest.raises(DataError, match="not been run"):

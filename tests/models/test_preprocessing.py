@@ -17,8 +17,8 @@ from robustzoo.data.description import describe_images
 from robustzoo.data.fit import IMAGENET
 from robustzoo.errors import RobustzooError
 from robustzoo.models.config import timm_config
-from robustzoo.models.photographs import PixelTransform, preprocessing_of
 from robustzoo.models.pixel_model import PixelModel, pixel_model
+from robustzoo.models.preprocessing import PixelTransform, preprocessing_of
 from robustzoo.registry import recipe
 from tests.own_images import CLASSES, write_flowers
 
