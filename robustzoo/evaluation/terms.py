@@ -16,7 +16,6 @@ from robustzoo import atomic_files
 from robustzoo.cards.evidence import Evidence, EvidenceError, read_evidence
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.errors import RobustzooError
-from robustzoo.evaluation import machine
 from robustzoo.registry.catalog import OWN_DATA_MARK
 from robustzoo.registry.dataset_files import is_own
 
@@ -108,6 +107,8 @@ def evidence_of(
 
     journal: of what earlier sessions did.
     """
+    from robustzoo.evaluation import machine  # torch, which nobody needs who only reads and compares
+
     threat = terms["threat_model"]
     seconds = (datetime.now(timezone.utc) - ready.started).total_seconds()
     run = {

@@ -9,9 +9,11 @@ import random
 import jsonschema
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from robustzoo.cards import BrokenBy, Claim, Evidence, EvidenceError, lint_card, render_card
-from robustzoo.cards.evidence import EvidenceShard
+from robustzoo.cards.evidence import EvidenceShard, _canonical
 from robustzoo.cards.evidence_rules import schema
 from robustzoo.cards.holdings import all_evidence
 from robustzoo.registry import recipe as named_recipe
@@ -44,6 +46,23 @@ def test_samples_may_come_in_any_order(sections, evidence):
     shuffled = sections()
     random.Random(0).shuffle(shuffled["samples"])
     assert Evidence.build(**shuffled).doc == evidence.doc
+
+
+_SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+)
+
+
+@given(
+    st.dictionaries(
+        st.text(),
+        st.recursive(_SCALARS, lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(), v, max_size=4)),
+        max_size=5,
+    )
+)
+def test_bytes_are_those_of_the_standard_encoder(doc):
+    expected = json.dumps(doc, sort_keys=True, indent=1, allow_nan=False) + "\n"
+    assert _canonical(doc) == expected.encode()
 
 
 def test_file_round_trip_is_byte_exact_and_leaves_nothing_else(evidence, tmp_path):
