@@ -106,6 +106,11 @@ def test_import_is_cheap():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_evidence_is_read_compared_and_merged_without_torch():
+    code = "import robustzoo.cli.evidence, sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_who_brings_a_model_does_not_wait_for_timm():
     """It takes as long to load as torch; scripts, workers and ranks are processes that each would."""
     code = "import robustzoo, sys; robustzoo.evaluate; assert 'timm' not in sys.modules"

@@ -14,6 +14,7 @@ from robustzoo.cards.holdings import all_evidence, evidence_documents
 from robustzoo.cards.signs import masking_signs
 from robustzoo.cli.options import FileToWrite, data_root
 from robustzoo.cli.output import JsonErrors, say
+from robustzoo.evaluation import shards, terms
 from robustzoo.hub.load import resolve_folder
 from robustzoo.reports import comparison, text
 from robustzoo.reports.html import html
@@ -140,7 +141,5 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
     Shards may come in any order and from several machines. The result is what a single run would have
     written; a shard that is missing, there twice, or of another evaluation is an error that names it.
     """
-    from robustzoo.evaluation import shards, terms  # torch
-
     for path in shards.merge(folders, out):
         say(f"wrote {path}\n\n{text.report(terms.with_witnesses(path))}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numbers
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from robustzoo import atomic_files
 from robustzoo.attacks.frozen import with_mode
 from robustzoo.attacks.protocols import Protocol
 from robustzoo.attacks.protocols import protocol as make_protocol
@@ -153,18 +151,6 @@ def check_arguments(**given: Any) -> None:
         for holds, expected in _RULES[name]:
             if not holds(value):
                 raise RobustzooError(f"{name} is {_shown(value)}; expected {expected}")
-
-
-def check_writable(folder: Path) -> None:
-    """Refuse a place for results that cannot be written, before hours are spent; leaves nothing behind.
-
-    Raises:
-        RobustzooError: the folder, or the nearest one above that exists, is a file or may not be written.
-    """
-    if (reason := atomic_files.why_unwritable(folder / "evidence")) is not None:
-        raise RobustzooError(
-            f"out is {str(folder)!r}, but {reason}; expected a folder, or a path where one can be made"
-        )
 
 
 def _shown(value: Any) -> str:

@@ -17,13 +17,14 @@ from robustzoo.cards.evidence import Evidence, EvidenceError, read_evidence
 from robustzoo.cards.signs import masking_warning
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation import machine
-from robustzoo.evaluation.checks import check_arguments, check_writable
+from robustzoo.evaluation.checks import check_arguments
 from robustzoo.evaluation.journal import WAY_OUT, Journal, stored_key
 from robustzoo.evaluation.ledger import Ledger
 from robustzoo.evaluation.prepare import Prepared, ask, identify, prepare, state_digest
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.shards import Shard
 from robustzoo.evaluation.terms import (
+    check_writable,
     evidence_of,
     journal_key,
     place_of,

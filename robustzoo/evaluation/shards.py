@@ -15,8 +15,14 @@ from typing import Any
 from robustzoo.cards.evidence import Evidence, EvidenceShard, read_evidence
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.errors import RobustzooError
-from robustzoo.evaluation.checks import check_writable
-from robustzoo.evaluation.terms import differing_terms, reserved, shard_terms, with_witnesses, write_evidence
+from robustzoo.evaluation.terms import (
+    check_writable,
+    differing_terms,
+    reserved,
+    shard_terms,
+    with_witnesses,
+    write_evidence,
+)
 from robustzoo.registry import ThreatModel
 
 

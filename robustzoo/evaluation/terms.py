@@ -228,6 +228,18 @@ def place_of(terms: dict[str, Any], out: Path) -> Path:
     return out / "evidence" / f"{name}.json"
 
 
+def check_writable(folder: Path) -> None:
+    """Refuse a place for results that cannot be written, before hours are spent; leaves nothing behind.
+
+    Raises:
+        RobustzooError: the folder, or the nearest one above that exists, is a file or may not be written.
+    """
+    if (reason := atomic_files.why_unwritable(folder / "evidence")) is not None:
+        raise RobustzooError(
+            f"out is {str(folder)!r}, but {reason}; expected a folder, or a path where one can be made"
+        )
+
+
 def refuse_to_replace(path: Path, terms: dict[str, Any]) -> None:
     """Raise RobustzooError where `path` holds the result of another evaluation than that of `terms`.
 

@@ -21,13 +21,13 @@ from robustzoo.data.samples import choose_samples
 from robustzoo.evaluation.checks import (
     EvaluationWarning,
     RobustzooError,
-    check_writable,
     outputs_note,
     probe_images,
 )
 from robustzoo.evaluation.evaluate import evaluate
 from robustzoo.evaluation.forward_guards import check_forward
 from robustzoo.evaluation.machine import seconds_per_pass
+from robustzoo.evaluation.terms import check_writable
 from robustzoo.reports.text import report
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -514,6 +514,7 @@ def test_more_outputs_than_classes_are_told_once(tmp_path):
         (tmp_path / name).mkdir()
         Image.new("L", (8, 8), level).save(tmp_path / name / "0.png")
     events: list[dict] = []
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3)).eval()
     model.input_shape = (3, 8, 8)
     evaluate(model, tmp_path, "linf:0.01", protocol="apgd-ce", progress=events.append)
