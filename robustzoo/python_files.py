@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 import sys
 from pathlib import Path
@@ -52,7 +53,7 @@ def made_by(
 
 def _module(file: Path) -> Any:
     """The file as a module, under the name that worker processes can import it by. Raises: RobustzooError."""
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise RobustzooError(f"there is no file {file}; expected FILE.py:FUNCTION")
     folder, stem = str(file.resolve().parent), file.stem
     if not stem.isidentifier():

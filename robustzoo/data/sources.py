@@ -135,15 +135,15 @@ def data_place(text: str) -> tuple[str | None, Path | None]:
             f"data is {text!r}, which names no folder; expected NAME, NAME:DIR or DIR"
         )
     name, colon, folder = text.partition(":")
-    if colon and folder and (name in LOADERS or name == FOLDER) and not Path(text).is_dir():
+    if colon and folder and (name in LOADERS or name == FOLDER) and not os.path.isdir(text):
         return name, Path(folder)
-    if colon and folder and not Path(text).exists() and (found := described(folder)) is not None:
+    if colon and folder and not os.path.exists(text) and (found := described(folder)) is not None:
         if found.name != name:
             raise DataError(
                 f"{text!r}: the dataset.json there is about {found.name!r}; give {found.name}:{folder}"
             )
         return found.id, Path(folder)
-    is_path = os.sep in name or "/" in name or text.startswith("~") or Path(text).expanduser().exists()
+    is_path = os.sep in name or "/" in name or text.startswith("~") or os.path.exists(Path(text).expanduser())
     if colon and len(name) > 1 and not is_path:  # C:\DIR is a folder
         raise DataError(
             f"{text!r} names no data: {name!r} is no dataset.{did_you_mean(name, [*LOADERS, FOLDER])} "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -186,7 +187,7 @@ def file_at(place: str | Path) -> Path | None:
     code = code_of(place)
     folder = Path(place).expanduser() if code is None else code[0].expanduser().parent
     file = folder if folder.name == FILE else folder / FILE
-    return file if file.is_file() else None
+    return file if os.path.isfile(file) else None
 
 
 def described(place: str | Path) -> DatasetFile | None:

@@ -40,7 +40,7 @@ def _unchanged(name: str | PathLike[str]) -> Recipe:
         return from_file(Path(name))
     if is_brought(name):
         return brought_entry(name).recipe
-    if isinstance(name, str) and os.path.isfile(name):  # noqa: PTH113 - False for what can be no path
+    if isinstance(name, str) and os.path.isfile(name):
         raise RobustzooError(f"{name!r} is a file, and a recipe file's name ends in .json: rename it")
     return registered(name)
 

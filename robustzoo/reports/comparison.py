@@ -155,7 +155,7 @@ def open_evidence(place: str | Path) -> list[Evidence]:
 
 def is_file(place: str) -> bool:
     """Whether text names an Evidence file rather than a model."""
-    return place.endswith(".json") or (os.sep in place and Path(place).is_file())
+    return place.endswith(".json") or (os.sep in place and os.path.isfile(place))
 
 
 def _differences(one: Evidence, other: Evidence) -> dict[str, tuple[Any, Any]]:

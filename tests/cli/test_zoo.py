@@ -151,6 +151,7 @@ def test_a_changed_recipe_says_so():
             "no folder with a dataset.json",
         ),
         (["recipe", "vit_micro2.digits_linf.at_trh", "--set", "epochs=1", "--set", "dataset=foo"], "dataset"),
+        (["recipe", "vit_micro2.digits_linf.at_trh", "--set", "dataset=" + 5000 * "x"], "no folder with"),
         (["recipe", "vit_micro2.digits_linf.trades"], "Did you mean vit_micro2.digits_linf.trades_base?"),
         (["list"], "did you mean `robustzoo ls`?"),
         (["eval"], "did you mean `robustzoo evaluate`?"),
