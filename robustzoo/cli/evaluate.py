@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from robustzoo.atomic_files import write_bytes
 from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import attacked_model, seed, trust, workers
 from robustzoo.cli.options import images as image_options
 from robustzoo.cli.output import JsonErrors, own_output, say
+from robustzoo.registry import ThreatModel
 from robustzoo.reports.text import report
 
 
@@ -104,7 +106,10 @@ def evaluate(
     if any(text.lower().startswith("corruptions") for text in threat_models):
         if len(threat_models) > 1 or epsilons is not None:
             raise click.UsageError("--threat-model corruptions goes alone, without --epsilons")
-        _corruptions(model, threat_models[0], out, as_json, micro_batch, device, trust, options)
+        _refuse_of_attacks(click.get_current_context())
+        options |= {"micro_batch_size": micro_batch, "device": device, "out": out}
+        severity = int(ThreatModel.parse(threat_models[0]).epsilon)
+        _corruptions(model, severity, as_json, trust, options)
         return
     if options.pop("corrupted") is not None:
         raise click.UsageError("--corrupted goes with --threat-model corruptions")
@@ -188,37 +193,28 @@ def crosscheck(model: str, attacks: str, as_json: bool, **options) -> None:
     say(json.dumps(result.to_json(), indent=1) if as_json else result.text())
 
 
+def _refuse_of_attacks(ctx: click.Context) -> None:
+    """Raise click.UsageError for an option that was given and says something of attacks alone."""
+    of_attacks = ("protocol", "workers", "precision", "compiled", "shard", "restart")
+    for option in ctx.command.params:
+        name = option.name or ""
+        if name in of_attacks and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[0]} is of attacks, and corruptions are none: leave it away")
+
+
 def _corruptions(
-    model: str,
-    threat_model: str,
-    out: Path | None,
-    as_json: bool,
-    micro_batch: int | None,
-    device: str | None,
-    trust: Path | None,
-    options: dict[str, Any],
+    model: str, severity: int, as_json: bool, trust: Path | None, options: dict[str, Any]
 ) -> None:
     """Common corruptions: no attack, so of the options those alone that say which images."""
     refuse_unknown(model)
     from robustzoo.evaluation.corruptions import evaluate_corruptions
     from robustzoo.evaluation.machine import default_device
-    from robustzoo.registry import ThreatModel
 
-    severity = int(ThreatModel.parse(threat_model).epsilon)
+    asked = ("corrupted", "n", "seed", "micro_batch_size", "out")
     with own_output(as_json):
         loaded = open_model(model, trust)
         images = loaded.images(options)
-        found = evaluate_corruptions(
-            loaded.module,
-            images,
-            options["corrupted"],
-            severity=severity,
-            n=options["n"],
-            seed=options["seed"],
-            micro_batch_size=micro_batch or 100,
-            device=device or default_device(None),
-            out=loaded.folder if out is None else out,
-            name=loaded.name,
-            say=lambda text: say(text, err=True),
-        )
+        given = {key: options[key] for key in asked} | {"device": options["device"] or default_device(None)}
+        given["out"] = given["out"] or loaded.folder
+        found = evaluate_corruptions(loaded.module, images, severity=severity, name=loaded.name, **given)
     say(json.dumps(found.doc, indent=1, sort_keys=True) if as_json else report(found))

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timezone
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from robustzoo.attacks.frozen import frozen
-from robustzoo.attacks.protocols import protocol as make_protocol
+from robustzoo.attacks.clean_pass import Clean, clean_pass
+from robustzoo.attacks.lanes import Lanes
 from robustzoo.cards.evidence import Evidence
-from robustzoo.data.readers.corrupted import open_corrupted
-from robustzoo.data.samples import choose_samples, open_samples
-from robustzoo.evaluation import machine
-from robustzoo.evaluation.checks import check_eval_mode, check_labels, check_model
-from robustzoo.evaluation.prepare import identify, state_digest
-from robustzoo.evaluation.terms import write_evidence
-from robustzoo.registry.dataset_files import is_own
-from robustzoo.registry.threat_model import CORRUPTION_NAMES, CORRUPTIONS, ThreatModel, cell
+from robustzoo.data.readers.corrupted import Corrupted, open_corrupted
+from robustzoo.evaluation.checks import check_arguments
+from robustzoo.evaluation.prepare import Prepared, ask, identify, prepare, state_digest
+from robustzoo.evaluation.progress import Reporter
+from robustzoo.evaluation.terms import (
+    check_writable,
+    place_of,
+    refuse_to_replace,
+    reserved,
+    run_of,
+    stated_threat_model,
+    terms_of,
+    write_evidence,
+)
+from robustzoo.registry.threat_model import CORRUPTION_NAMES, CORRUPTIONS, cell
 
 
 def evaluate_corruptions(
@@ -31,25 +37,20 @@ def evaluate_corruptions(
     corrupted: str | Path | None = None,
     *,
     severity: int = 5,
-    n: int | None = None,
-    indices: Sequence[int] | None = None,
-    seed: int = 0,
-    micro_batch_size: int = 100,
-    device: str | torch.device | None = None,
-    data_root: str | Path | None = None,
     out: str | Path | None = None,
     name: str | None = None,
-    say: Callable[[str], object] = lambda text: None,
+    progress: bool | Callable[[dict], None] = True,
+    **options: Any,
 ) -> Evidence:
     """Classify images under the fifteen corruptions of Hendrycks and Dietterich, up to a severity.
 
     Args:
-        model, data, n, indices, data_root, device, out, name: as of `evaluate`.
+        model, data, out, name, progress: as of `evaluate`.
         corrupted: a folder of published files, CIFAR-10-C's arrays or ImageNet-C's folders, in the order
             of `data`; None: made here from `data` (extra `corruptions`).
         severity: the highest, 1 to 5.
-        seed: of the corruptions that are made here.
-        say: is told of each corruption that is done.
+        options: n, indices, micro_batch_size, device, data_root as of `evaluate`; seed: of the corruptions
+            that are made here.
 
     Returns:
         Evidence with the threat model "corruptions:S". An image is robust where it is right clean and under
@@ -58,91 +59,94 @@ def evaluate_corruptions(
 
     Raises: RobustzooError, DataError, MissingData, as `evaluate`.
     """
-    started, clock = datetime.now(timezone.utc), time.monotonic()
-    threat_model = ThreatModel.parse(f"{CORRUPTIONS}:{severity}")
-    check_model(model)
-    check_eval_mode(model)
-    place = machine.device_of(model) if device is None else machine.find_device(device)
-    identity, weights = identify(model, name), state_digest(model)
-    dataset = open_samples(data, model, data_root)
-    subset = choose_samples(dataset, n, indices)
-    source = open_corrupted(dataset, corrupted, seed)
-    ids, content = subset.indices, hashlib.sha256()
-
-    with machine.placed(model, place), frozen(model), machine.strict_arithmetic(place), torch.no_grad():
-
-        def predicted(images: Iterator[Tensor]) -> tuple[list[int], int]:
-            """Classes, and how many the model knows."""
-            found, classes = [], 0
-            for start in range(0, len(ids), micro_batch_size):
-                batch = [next(images) for _ in ids[start : start + micro_batch_size]]
-                logits = model(torch.stack(batch).to(place))
-                found += logits.argmax(1).tolist()
-                classes = logits.shape[1]
-            return found, classes
-
-        def told(corruption: str, strength: int) -> Iterator[Tensor]:
-            for i in ids:
-                x = source.image(i, corruption, strength)
-                content.update(x.numpy().tobytes())
-                yield x
-
-        labels = [dataset[i][1] for i in ids]
-        clean, num_classes = predicted(dataset[i][0] for i in ids)
-        check_labels(labels, num_classes, dataset.classes)
-        broken: list[str | None] = [None] * len(ids)
-        correct: dict[str, list[int]] = {corruption: [] for corruption in CORRUPTION_NAMES}
-        for strength in range(1, severity + 1):
-            for corruption in CORRUPTION_NAMES:
-                found, _ = predicted(told(corruption, strength))
-                right = [a == b for a, b in zip(found, labels, strict=True)]
-                correct[corruption].append(sum(right))
-                for j, good in enumerate(right):
-                    if not good and broken[j] is None and clean[j] == labels[j]:
-                        broken[j] = cell(corruption, strength)
-                say(f"{corruption} {strength}: {sum(right)} of {len(ids)} right")
-        fingerprint = machine.fingerprint(place, micro_batch_size)
-
-    samples = [
-        {
-            "id": i,
-            "label": label,
-            "predicted": answer,
-            "robust": answer == label and by is None,
-            "broken_by": None if by is None else {"attack": by, "target": None, "restart": 0, "iteration": 0},
-        }
-        for i, label, answer, by in zip(ids, labels, clean, broken, strict=True)
-    ]
-    evidence = Evidence.build(
-        model=identity.described(weights),
-        threat_model=threat_model,
-        protocol=make_protocol(CORRUPTIONS, threat_model, num_classes).to_json(),
-        dataset={
-            "id": dataset.key,
-            "split": dataset.split,
-            "subset": subset.id,
-            "num_classes": num_classes,
-            "image_shape": list(dataset.image_shape),
-            "indices": ids,
-            "digest": subset.digest,
-            **({} if dataset.transform is None else {"transform": dataset.transform}),
-            **({"classes": list(dataset.classes)} if is_own(dataset.key) else {}),
-        },
-        seed=seed,
-        micro_batch_size=micro_batch_size,
-        samples=samples,
-        passes={"forward": len(ids) * (1 + severity * len(CORRUPTION_NAMES)), "backward": 0},
-        run={
-            "started": started.isoformat(timespec="seconds"),
-            "wall_seconds": round(time.monotonic() - clock, 3),
-            "device": str(place),
-            "threads": torch.get_num_threads(),
-            "workers": 1,
-            "fingerprint": fingerprint,
-            "versions": machine.versions(),
-        },
-        corruptions={"source": source.source, "digest": content.hexdigest(), "correct": correct},
-    )
+    asked = ask(model, f"{CORRUPTIONS}:{severity}", CORRUPTIONS, answers_only=True, **options)
+    check_arguments(name=name, progress=progress, out=out)
     if out is not None:
-        write_evidence(evidence, Path(out))
-    return evidence
+        out = Path(out)
+        check_writable(out)
+    weights, identity = state_digest(model), identify(model, name)
+    with (
+        reserved(out),
+        Reporter(progress) as reporter,
+        prepare(model, data, asked, reporter, identity.sha256) as ready,
+    ):
+        if identity.warning is not None:
+            reporter.warn(identity.warning)
+        ready = ready.sized(asked.micro_batch_size, reporter=reporter)
+        terms = terms_of(identity.described(weights), ready)
+        if out is not None:
+            refuse_to_replace(place_of(terms, out), terms)
+        counted = _count(ready, open_corrupted(ready.dataset, corrupted, asked.seed), severity, reporter)
+        cells = severity * len(CORRUPTION_NAMES)
+        evidence = Evidence.build(
+            **{**terms, "threat_model": stated_threat_model(terms)},
+            samples=counted.samples(),
+            passes={"forward": len(counted.clean) * (1 + cells), "backward": 0},
+            run=run_of(ready, workers=1),
+            corruptions=counted.section,
+        )
+        if out is not None:
+            write_evidence(evidence, out)
+        return evidence
+
+
+@dataclass
+class _Counts:
+    """The clean answers, the first corruption that broke each image, and the section of the Evidence."""
+
+    clean: list[Clean]
+    broken: dict[int, str] = field(default_factory=dict)
+    section: dict[str, Any] = field(default_factory=dict)
+
+    def samples(self) -> list[dict[str, Any]]:
+        """Every image as Evidence states it."""
+        at = {"target": None, "restart": 0, "iteration": 0}
+        return [
+            {
+                "id": one.id,
+                "label": one.label,
+                "predicted": one.predicted,
+                "robust": one.correct and one.id not in self.broken,
+                "broken_by": {"attack": self.broken[one.id], **at} if one.id in self.broken else None,
+            }
+            for one in self.clean
+        ]
+
+
+def _count(ready: Prepared, source: Corrupted, severity: int, reporter: Reporter) -> _Counts:
+    """Classify the clean images, then those of each corruption at each severity up to this one."""
+    counts, content = _Counts(_answers(ready, ready.dataset)), hashlib.sha256()
+    labels = {one.id: one.label for one in counts.clean}
+    correct: dict[str, list[int]] = {corruption: [] for corruption in CORRUPTION_NAMES}
+    for strength in range(1, severity + 1):
+        for corruption in CORRUPTION_NAMES:
+            answers = _answers(ready, _Under(source, corruption, strength, labels, content.update))
+            correct[corruption].append(sum(one.correct for one in answers))
+            for clean, one in zip(counts.clean, answers, strict=True):
+                if clean.correct and not one.correct:
+                    counts.broken.setdefault(clean.id, cell(corruption, strength))
+            reporter.say(f"{corruption} {strength}: {correct[corruption][-1]} of {len(answers)} right")
+    counts.section = {"source": source.source, "digest": content.hexdigest(), "correct": correct}
+    return counts
+
+
+@dataclass(frozen=True)
+class _Under:
+    """The images under one corruption, as `clean_pass` reads a dataset; `look` is shown the pixels."""
+
+    source: Corrupted
+    corruption: str
+    severity: int
+    labels: dict[int, int]
+    look: Callable[[bytes], object]
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        x = self.source.image(i, self.corruption, self.severity)
+        self.look(x.numpy().tobytes())
+        return x, self.labels[i]
+
+
+def _answers(ready: Prepared, images: Any) -> list[Clean]:
+    work, ids = ready.work, ready.subset.indices
+    lanes = Lanes(work.micro_batch_size, tuple(ready.dataset.image_shape), torch.device(work.device))
+    return [one for part in clean_pass(ready.model, images, ids, lanes, work.num_classes) for one in part]

@@ -107,29 +107,38 @@ def evidence_of(
 
     journal: of what earlier sessions did.
     """
-    from robustzoo.evaluation import machine  # torch, which nobody needs who only reads and compares
-
-    threat = terms["threat_model"]
-    seconds = (datetime.now(timezone.utc) - ready.started).total_seconds()
-    run = {
-        "started": ready.started.isoformat(timespec="seconds"),
-        "wall_seconds": round(seconds + (journal.elapsed if journal else 0.0), 3),
-        **({"sessions": 1 + journal.sessions} if journal and journal.sessions else {}),
-        "device": str(ready.asked.device),
-        "threads": ready.fingerprint["threads"],
-        "workers": workers,
-        "fingerprint": ready.fingerprint,
-        "versions": machine.versions(),
-        "zero_gradients": dict(sorted(ledger.zero_gradients.items())),
-    }
+    sessions = {"sessions": 1 + journal.sessions} if journal and journal.sessions else {}
+    run = run_of(ready, workers, journal.elapsed if journal else 0.0)
+    run |= {**sessions, "zero_gradients": dict(sorted(ledger.zero_gradients.items()))}
     evidence = Evidence.build(
-        **{**terms, "threat_model": f"{threat['norm']}:{threat['epsilon']}"},
+        **{**terms, "threat_model": stated_threat_model(terms)},
         samples=ledger.samples(),
         passes=ledger.passes,
         run=run,
     )
     evidence.witness_set = ledger.hand_over_witnesses(terms["dataset"]["image_shape"])
     return evidence
+
+
+def stated_threat_model(terms: dict[str, Any]) -> str:
+    """As text: linf:8/255."""
+    return "{norm}:{epsilon}".format(**terms["threat_model"])
+
+
+def run_of(ready: Prepared, workers: int, before: float = 0.0) -> dict[str, Any]:
+    """When, how long and on what an evaluation ran that now ends. before: seconds of earlier sessions."""
+    from robustzoo.evaluation import machine  # torch, which nobody needs who only reads and compares
+
+    seconds = (datetime.now(timezone.utc) - ready.started).total_seconds()
+    return {
+        "started": ready.started.isoformat(timespec="seconds"),
+        "wall_seconds": round(seconds + before, 3),
+        "device": str(ready.asked.device),
+        "threads": ready.fingerprint["threads"],
+        "workers": workers,
+        "fingerprint": ready.fingerprint,
+        "versions": machine.versions(),
+    }
 
 
 # What differs ---------------------------------------------------------------------------------------------

@@ -140,6 +140,34 @@ def test_made_from_clean_images(tmp_path):
     assert not torch.equal(one.image(1, "gaussian_noise", 3), other.image(1, "gaussian_noise", 3))
 
 
+@pytest.mark.parametrize(
+    ("change", "keyword"),
+    [
+        (lambda z: z - z.mean(0), "other images"),
+        (lambda z: z + torch.randn_like(z), "random in the forward"),
+        (lambda z: z.softmax(1), "softmax"),
+    ],
+)
+def test_a_model_that_attacks_would_refuse_is_refused(digits_c, change, keyword):
+    class Changed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = robustzoo.load(NAMES[0])
+
+        def forward(self, x):
+            return change(self.inner(x))
+
+    with pytest.raises(RobustzooError, match=keyword):
+        evaluate_corruptions(Changed().eval(), "digits", digits_c, severity=1, n=8, progress=False)
+
+
+def test_options_of_attacks_are_refused(digits_c):
+    command = ["evaluate", NAMES[0], "--threat-model", "corruptions", "--corrupted", str(digits_c)]
+    for option in (["--protocol", "apgd-ce"], ["--workers", "2"], ["--compile"], ["--restart"]):
+        done = CliRunner().invoke(group, [*command, *option])
+        assert done.exit_code == 2 and f"{option[0]} is of attacks" in done.output
+
+
 def test_refusals(digits_c, tmp_path):
     model = robustzoo.load(NAMES[0])
     np.save(tmp_path / "labels.npy", np.zeros(2500, np.uint8))
