@@ -73,7 +73,7 @@ def ours(method: str, batch: int, precision: str, group: processes.Processes) ->
     model = pixel_model(plan)
     model.validate_pixels = False
     engine = zero.build_engine(objective, launch, model)
-    average = None if plan.swa_decay is None else zero.weight_average(engine, model, plan.swa_decay)
+    average = zero.weight_average(engine, model, plan)
     take_step = Step(objective, engine, Passes(engine, launch), group, average, seed=0)
     x, y = images(batch, group.device)
     ids = torch.arange(batch, device=group.device)

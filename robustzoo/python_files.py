@@ -16,9 +16,9 @@ from robustzoo.errors import RobustzooError
 _FACTORY = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]+)")
 
 
-def file_and_function(text: str) -> tuple[Path, str] | None:
+def file_and_function(text: str | Path) -> tuple[Path, str] | None:
     """The parts of "FILE.py:FUNCTION"; None for another text."""
-    match = _FACTORY.fullmatch(text)
+    match = _FACTORY.fullmatch(str(text))
     return None if match is None else (Path(match["file"]), match["name"])
 
 

@@ -15,7 +15,7 @@ from robustzoo.cards.imported import Imported
 from robustzoo.cards.metadata import timm_tags
 from robustzoo.cards.signs import masking_signs
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES, OWN_DATA_MARK
-from robustzoo.registry.describe import changes, training_command
+from robustzoo.registry.describe import changes, network_title, training_command
 from robustzoo.registry.fields import value_text
 from robustzoo.registry.outside import TIMM, is_outside, of_packages
 from robustzoo.registry.recipes import Recipe
@@ -65,7 +65,7 @@ def summary(recipe: Recipe) -> str:
 def _network(recipe: Recipe) -> str:
     if recipe.architecture.startswith(TIMM):
         arguments = f" with `{value_text(recipe.model_args)}`" if recipe.model_args else ""
-        return f"`{recipe.architecture.removeprefix(TIMM)}` of timm{arguments}"
+        return f"`{network_title(recipe.architecture)}` of timm{arguments}"
     row = ARCHITECTURES[recipe.architecture]
     if recipe.image_size not in row.networks:  # made for images of another size; nobody has counted it
         return row.title

@@ -9,7 +9,8 @@ import click
 from robustzoo.cli.models import say_running
 from robustzoo.cli.output import say
 from robustzoo.errors import RobustzooError
-from robustzoo.registry.dataset_files import FILE, code_of
+from robustzoo.python_files import file_and_function
+from robustzoo.registry.dataset_files import FILE
 
 
 @click.group()
@@ -35,7 +36,7 @@ def describe(
     """
     from robustzoo.data.description import describe_images
 
-    code = code_of(place)
+    code = file_and_function(place)
     if code is not None:
         say_running(code[0])
     folder = Path(place).expanduser() if code is None else code[0].expanduser().parent

@@ -15,8 +15,9 @@ from robustzoo.data.datasets import LOADERS, load_dataset
 from robustzoo.data.image_dataset import DataError, ImageDataset, listing, refuse_root
 from robustzoo.data.items import FLOAT_LABELS, check_dense, check_pixels, read_item
 from robustzoo.data.readers.image_folder import open_folder
+from robustzoo.python_files import file_and_function
 from robustzoo.registry.catalog import OWN_DATA_MARK
-from robustzoo.registry.dataset_files import code_of, described, file_at, is_own
+from robustzoo.registry.dataset_files import described, file_at, is_own
 from robustzoo.registry.names import did_you_mean
 
 
@@ -128,7 +129,7 @@ def data_place(text: str) -> tuple[str | None, Path | None]:
     """
     if text in LOADERS or is_own(text):
         return text, None
-    if code_of(text) is not None or (not text.partition(":")[1] and file_at(text) is not None):
+    if file_and_function(text) is not None or (not text.partition(":")[1] and file_at(text) is not None):
         return _own_id(text), Path(text)
     if not text.strip() or (text.endswith(":") and text[:-1] in (*LOADERS, FOLDER)):
         raise DataError(  # a shell variable that was not set; Path("") would be the working directory

@@ -8,17 +8,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from robustzoo.cards import corruption_tables
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.holdings import all_evidence
 from robustzoo.cards.imported import Imported
 from robustzoo.cards.metadata import HUB_DATASETS, CardError
+from robustzoo.cards.passages import threat
 from robustzoo.cards.statistics import Accuracy
 from robustzoo.models.folder import ModelFolder
-from robustzoo.registry.catalog import ARCHITECTURES, DATASETS
+from robustzoo.registry.catalog import DATASETS
+from robustzoo.registry.describe import network_title
 from robustzoo.registry.entries import public_name
 
 TARGETS = ("eval-results", "robustbench", "every-eval-ever")
@@ -147,7 +149,7 @@ def _standard(place: Path, documents: Sequence[Evidence]) -> list[Evidence]:
 def robustbench(described: Any, evidence: Evidence) -> str:
     """A file of `model_info/`; what only the authors can say is left empty for them."""
     imported = isinstance(described, Imported)
-    title = described.architecture if imported else ARCHITECTURES[described.architecture].title
+    title = described.architecture if imported else network_title(described.architecture)
     robust, clean, doc = evidence.robust_accuracy, evidence.clean_accuracy, evidence.doc
     extra = None if imported else described.extra_data != "none"
     document = {
@@ -222,11 +224,12 @@ def _results(evidence: Evidence) -> list[dict[str, Any]]:
         "seed": str(doc["seed"]),
         "protocol_digest": doc["protocol"]["digest"],
     }
-    epsilon = evidence.threat_model.epsilon_text
     described = (
-        f"worst case over {doc['protocol']['name']} within {evidence.threat_model.norm} {epsilon} "
-        f"({float(Fraction(epsilon)):.6g}), pixels in [0, 1]"
+        f"worst case over {doc['protocol']['name']} within {threat(evidence.threat_model)} "
+        f"({evidence.threat_model.eps:.6g}), pixels in [0, 1]"
     )
+    if corruption_tables.is_about(evidence):
+        described = f"right clean and under all {threat(evidence.threat_model)}"
     return [
         _result("clean", "no attack", evidence.clean_accuracy, source, details),
         _result(task_id(evidence), described, evidence.robust_accuracy, source, details),

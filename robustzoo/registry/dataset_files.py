@@ -16,6 +16,7 @@ from typing import Any
 
 from robustzoo import atomic_files
 from robustzoo.errors import RobustzooError
+from robustzoo.python_files import file_and_function
 from robustzoo.registry.catalog import DATASETS, OWN_DATA_MARK
 from robustzoo.untrusted_files import read_object
 
@@ -26,7 +27,6 @@ SPLITS = ("train", "holdout", "test")
 FOLDERS, PARQUET = "folders", "parquet"
 HOLDOUT_SIZE = 1000  # training images kept out for choosing, a tenth where there are fewer than 10,000
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,49}", re.ASCII)
-_CODE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)", re.ASCII)
 _LARGEST = 10**7  # bytes
 _DESCRIBE = "write it anew with `robustzoo data describe`"
 
@@ -84,7 +84,7 @@ class DatasetFile:
             ),
             (
                 "reader",
-                self.reader in (FOLDERS, PARQUET) or code_of(self.reader) is not None,
+                self.reader in (FOLDERS, PARQUET) or file_and_function(self.reader) is not None,
                 f"{FOLDERS}, {PARQUET} or FILE.py:FUNCTION",
             ),
             (
@@ -176,15 +176,9 @@ class DatasetFile:
             raise RobustzooError(f"{file}: {error}") from error
 
 
-def code_of(place: str | Path) -> tuple[Path, str] | None:
-    """The parts of "FILE.py:FUNCTION"; None for anything else."""
-    match = _CODE.fullmatch(str(place))
-    return None if match is None else (Path(match["file"]), match["name"])
-
-
 def file_at(place: str | Path) -> Path | None:
     """The dataset.json of a folder, or of the folder of FILE.py:FUNCTION; None where there is none."""
-    code = code_of(place)
+    code = file_and_function(place)
     folder = Path(place).expanduser() if code is None else code[0].expanduser().parent
     file = folder if folder.name == FILE else folder / FILE
     return file if os.path.isfile(file) else None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from robustzoo.registry.catalog import OWN_DATA_MARK
+from robustzoo.registry.catalog import ARCHITECTURES, OWN_DATA_MARK
 from robustzoo.registry.composition import composed
 from robustzoo.registry.fields import FIELDS, value_text
-from robustzoo.registry.outside import is_outside
+from robustzoo.registry.outside import TIMM, is_outside
 from robustzoo.registry.paper import PROTOCOL, published_cell, read_table
 from robustzoo.registry.recipes import Recipe
 
@@ -34,6 +34,12 @@ _OUTSIDE = {
 def describe(recipe: Recipe) -> list[tuple[str, str, str]]:
     """`(field, value, source)` of every science field, in the order of `fields.FIELDS`."""
     return [(key, value_text(getattr(recipe, key)), recipe.sources[key]) for key in FIELDS]
+
+
+def network_title(architecture: str) -> str:
+    """What a recipe's network is called: by the catalog, or by timm."""
+    row = ARCHITECTURES.get(architecture)
+    return architecture.removeprefix(TIMM) if row is None else row.title
 
 
 def meaning(key: str, typed: Any) -> str:

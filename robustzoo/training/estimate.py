@@ -31,7 +31,7 @@ def estimate(plan: Plan) -> None:
     group = processes.start()
     model, _ = initial_model(plan, data, 0)
     engine = zero.build_engine(objective, plan.launch, model)
-    average = None if recipe.swa_decay is None else zero.weight_average(engine, model, recipe.swa_decay)
+    average = zero.weight_average(engine, model, recipe)
     take_step = Step(objective, engine, Passes(engine, plan.launch), group, average, plan.flags.seed)
     steps = range(min(last_step, _MOST_STEPS + 1))
     batches = micro_batches(plan, data, group, steps)

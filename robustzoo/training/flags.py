@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from robustzoo.errors import RobustzooError
+from robustzoo.python_files import file_and_function
 from robustzoo.registry.catalog import DATASETS
-from robustzoo.registry.dataset_files import FILE, code_of, described
+from robustzoo.registry.dataset_files import FILE, described
 from robustzoo.registry.names import did_you_mean
 from robustzoo.registry.overrides import parse_assignments
 from robustzoo.training.launch import OFFLOADS, PRECISIONS
@@ -76,7 +77,7 @@ def _data(text: str, overrides: dict[str, str]) -> Path | None:
     """The folder of [KEY:]DIR; KEY, another dataset than the recipe's, goes into `overrides`. So do one's own
     images, named by the dataset.json of their folder, or of that of FILE.py:FUNCTION."""
     key, colon, folder = text.partition(":")
-    place = text if code_of(text) is not None else folder
+    place = text if file_and_function(text) is not None else folder
     if colon and key not in DATASETS and (found := described(place)) is not None:
         if place == folder and key != found.name:
             raise RobustzooError(f"--data {text}: the {FILE} there is about {found.name}:{folder}")

@@ -75,11 +75,7 @@ def train(plan: Plan) -> None:
     # ---- What to train, and on what ------------------------------------------------------------------------
     data = open_training_data(plan)
     recipe, objective, last_step = data.recipe, Objective(data.recipe), plan.last_step
-    if launch.zero_stage == 3 and objective.moves_weights:
-        raise RobustzooError(
-            f"{recipe.name} has a defence that moves the weights, and ZeRO 3 leaves no process a whole "
-            "weight: use --zero 2, which shards all but the weights"
-        )
+    refuse_moving_parts(plan, objective)
 
     # ---- Processes, and whether the run folder may be used -------------------------------------------------
     group = processes.start()
@@ -94,11 +90,7 @@ def train(plan: Plan) -> None:
     model, start = initial_model(plan, data, done)
     engine = zero.build_engine(objective, launch, model)
     passes = Passes(engine, launch)
-    average = (
-        None
-        if recipe.swa_decay is None
-        else zero.weight_average(engine, model, recipe.swa_decay, recipe.swa_warmup)
-    )
+    average = zero.weight_average(engine, model, recipe)
     take_step = Step(objective, engine, passes, group, average, flags.seed)
     torch.manual_seed(flags.seed + 1 + group.rank)  # for dropout and stochastic depth
     if done:
@@ -159,6 +151,15 @@ def train(plan: Plan) -> None:
             metrics.close()
             export_trained(plan, data, done, best, weights)
         group.barrier()
+
+
+def refuse_moving_parts(plan: Plan, objective: Objective) -> None:
+    """Raise RobustzooError for a defence that needs whole weights, where no process has any."""
+    if plan.launch.zero_stage == 3 and objective.moves_weights:
+        raise RobustzooError(
+            f"{plan.recipe.name} has a defence that moves the weights, and ZeRO 3 leaves no process a whole "
+            "weight: use --zero 2, which shards all but the weights"
+        )
 
 
 def snapshot(plan: Plan, data: TrainingData) -> dict[str, Any]:

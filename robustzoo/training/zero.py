@@ -177,8 +177,12 @@ def _own_part(weight: nn.Parameter) -> Tensor:
     return weight.ds_tensor.detach().narrow(0, 0, length)
 
 
-def weight_average(engine, model: PixelModel, decay: float, warmup: bool = False) -> WeightAverage:
-    """The average of `own_weights`: in ZeRO 3 each process averages its parts, and nothing is gathered."""
+def weight_average(engine, model: PixelModel, recipe: Recipe) -> WeightAverage | None:
+    """The average of `own_weights` that a recipe asks for: in ZeRO 3 each process averages its parts, and
+    nothing is gathered."""
+    decay, warmup = recipe.swa_decay, recipe.swa_warmup
+    if decay is None:
+        return None
     if engine.zero_optimization_stage() < 3:
         return WeightAverage(model, decay, warmup=warmup)
     return WeightAverage(

@@ -91,6 +91,8 @@ def test_generated_images_are_additional_data(about_cifar):
 
     for name, extra in (("vit_l16.cifar10_linf.at_base", True), ("vit_l16.imagenet_linf.at_base", False)):
         assert json.loads(robustbench(recipe(name), about_cifar))["additional_data"] is extra
+    of_timm = recipe("resnet18.cifar10_linf.at_base", {"architecture": "timm:convnext_atto"})
+    assert json.loads(robustbench(of_timm, about_cifar))["architecture"] == "convnext_atto"
 
 
 @pytest.mark.parametrize(

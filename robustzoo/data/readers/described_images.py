@@ -17,13 +17,12 @@ from robustzoo.data.readers.image_folder import ImageFolder
 from robustzoo.data.readers.parquet_photographs import ParquetPhotographs
 from robustzoo.data.readers.parquet_shards import find_shards
 from robustzoo.data.subsets import training_rows
-from robustzoo.python_files import made_by
+from robustzoo.python_files import file_and_function, made_by
 from robustzoo.registry.dataset_files import (
     FILE,
     HOLDOUT_SIZE,
     PARQUET,
     DatasetFile,
-    code_of,
     file_at,
 )
 
@@ -95,20 +94,20 @@ class _Called(ImageDataset):
 def described_split(found: DatasetFile, folder: Path, place: str | Path, split: str) -> ImageDataset:
     """The rows of a split, of all images of its place."""
     where, stated = found.splits[split if split in found.splits else "train"]
-    if code_of(found.reader) is not None:
-        if code_of(place) is None:
+    if file_and_function(found.reader) is not None:
+        if file_and_function(place) is None:
             raise DataError(
                 f"{folder} is read by code in {folder / found.reader}, which has not been run: read it, and "
                 f"where you trust it give --data {folder / found.reader}"
             )
         whole: Any = _called(found, folder, place, where)
-    elif code_of(place) is not None:
+    elif file_and_function(place) is not None:
         raise DataError(f"{folder / FILE} needs no code to be run; give the folder {folder}")
     else:
         whole = open_place(found, folder, where, split)
         whole.transform = whole.fit.to_json()
     rows = _rows(found, split, where, stated, len(whole))
-    if code_of(found.reader) is not None:
+    if file_and_function(found.reader) is not None:
         return _Called(found, split, whole if rows is None else Subset(whole, rows.tolist()))
     return whole if rows is None else whole.select(rows)
 
@@ -134,7 +133,7 @@ def _rows(found: DatasetFile, split: str, place: str, stated: int, there: int) -
 
 def _called(found: DatasetFile, folder: Path, place: str | Path, split: str) -> Any:
     """The torch Dataset that the user's function gives for a split, after it has been run."""
-    wanted, named = code_of(found.reader), code_of(place)
+    wanted, named = file_and_function(found.reader), file_and_function(place)
     assert wanted is not None and named is not None
     if (named[0].name, named[1]) != (wanted[0].name, wanted[1]):
         raise DataError(f"{folder / FILE} is about {found.reader}, not {place}; give {folder / found.reader}")
