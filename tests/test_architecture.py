@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "registry": set(),
     "cards": {"registry"},
     "data": {"registry"},
-    "models": {"registry", "cards"},
+    "models": {"registry", "cards", "data"},
     "attacks": {"registry", "models"},
     "objectives": {"registry", "models", "attacks"},
     "evaluation": {"registry", "cards", "data", "models", "attacks"},

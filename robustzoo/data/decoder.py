@@ -87,9 +87,19 @@ def decode(file, channels: int, origin: str) -> Image.Image:
         with opened as image:
             if limit is not None and image.width * image.height > limit:
                 check_pixels(image.width, image.height, origin)
-            if image.mode.startswith("I") or image.mode == "F":
-                image = _to_8_bits(image)
-            return image.convert("L" if channels == 1 else "RGB")
+            return _converted(image, channels)
+
+
+def convert(image: Image.Image, channels: int) -> Image.Image:
+    """An image of Pillow's as `decode` gives it. Raises: DataError for pixels of neither 8 nor 16 bits."""
+    with reading("the image cannot be taken", "give one of 8 or 16 bits a channel"):
+        return _converted(image, channels)
+
+
+def _converted(image: Image.Image, channels: int) -> Image.Image:
+    if image.mode.startswith("I") or image.mode == "F":
+        image = _to_8_bits(image)
+    return image.convert("L" if channels == 1 else "RGB")
 
 
 def _is_pointer(file: Path) -> bool:

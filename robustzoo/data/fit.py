@@ -82,6 +82,11 @@ class Fit:
             ) from error
 
     @classmethod
+    def of_model(cls, stated: Mapping[str, Any] | None, size: tuple[int, int]) -> Fit:
+        """What a model states in its attribute `preprocessing`, as `of_timm`; None: what is usual."""
+        return cls.usual(size) if stated is None else cls.of_timm(stated, size)
+
+    @classmethod
     def from_json(cls, stated: Mapping[str, Any]) -> Fit:
         """The inverse of `to_json`. Raises ValueError."""
         resize = stated["resize"]

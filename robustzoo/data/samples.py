@@ -122,7 +122,9 @@ def open_samples(
         _refuse_other_size(dataset, model)
         return dataset
     shape, classes = _shape_of(model), _classes_of(model)
-    fit = options.fit(None if shape is None else _usual_fit(model, shape[1:]))
+    fit = options.fit(
+        None if shape is None else Fit.of_model(getattr(model, "preprocessing", None), shape[1:])
+    )
     channels = 3 if shape is None else shape[0]
     if channels not in (1, 3):
         raise DataError(
@@ -152,14 +154,6 @@ def _classes_of(model: nn.Module) -> int | None:
         if isinstance(found, int) and found > 0:
             return found
     return None
-
-
-def _usual_fit(model: nn.Module, size: tuple[int, int]) -> Fit:
-    """What the model states in its attribute `preprocessing`, as timm's do; else what is usual."""
-    if getattr(model, "recipe", None) is not None:
-        return Fit(size, size, "cover")  # whole: its images are small, and a border would be a good part
-    stated = getattr(model, "preprocessing", None)
-    return Fit.usual(size) if stated is None else Fit.of_timm(stated, size)
 
 
 def _refuse_other_size(dataset: ImageDataset, model: nn.Module) -> None:

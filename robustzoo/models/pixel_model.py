@@ -75,6 +75,7 @@ class PixelModel(nn.Module):
         self.compute_dtype: torch.dtype | None = None
         self.name: str | None = None
         self.recipe: Recipe | None = None
+        self._preprocessing: dict[str, Any] | None = None
         self.threat_model: ThreatModel | None = None
         self.card: str | None = None
         self.license: str | None = None
@@ -112,12 +113,18 @@ class PixelModel(nn.Module):
         >>> model.transform()(Image.new("RGB", (60, 40), "white")).shape
         torch.Size([1, 8, 8])
         """
-        return PixelTransform(self.input_shape, self._preprocessing())
+        return PixelTransform(self.input_shape, self.preprocessing)
 
-    def _preprocessing(self) -> dict[str, Any]:
-        if self.recipe is None:
-            return {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "center"}
-        return preprocessing_of(self.recipe)
+    @property
+    def preprocessing(self) -> dict[str, Any] | None:
+        """How photographs are brought to its size, in timm's words: crop_pct, crop_mode, interpolation (and
+        mean). That of its recipe, unless another is set; None where nobody says."""
+        stated = self._preprocessing
+        return preprocessing_of(self.recipe) if stated is None and self.recipe is not None else stated
+
+    @preprocessing.setter
+    def preprocessing(self, stated: dict[str, Any]) -> None:
+        self._preprocessing = stated
 
     def normalise(self, x: Tensor) -> Tensor:
         """(B, C, H, W) pixels -> what `network` expects, same shape."""

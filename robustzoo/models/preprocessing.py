@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
-from timm.data import ImageNetInfo, create_transform
+from timm.data import ImageNetInfo
 from torch import Tensor
 
+from robustzoo.data.decoder import convert, decode
+from robustzoo.data.fit import Fit
+from robustzoo.data.image_dataset import to_bytes, to_unit
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.dataset_files import is_own
 from robustzoo.registry.describe import class_names
@@ -45,28 +48,33 @@ def preprocessing_of(recipe: Recipe) -> dict[str, Any]:
 class PixelTransform:
     """From a photograph to the pixels that a model takes: float32 (C, H, W) in [0, 1], not normalised.
 
-    What timm does for the same preprocessing, but for the normalisation, which is the model's.
+    What an evaluation does with a folder of such photographs.
 
     Args:
         shape: (C, H, W) of the result, C 1 (grey) or 3 (RGB).
-        preprocessing: interpolation, crop_pct and crop_mode as timm names them.
+        preprocessing: as of `PixelModel`.
 
     Raises:
         RobustzooError: the model states no image size, or one that no photograph becomes.
+        DataError: preprocessing that gives no transform.
     """
 
-    def __init__(self, shape: tuple[int, int, int] | None, preprocessing: dict[str, Any]) -> None:
+    def __init__(self, shape: tuple[int, int, int] | None, preprocessing: dict[str, Any] | None) -> None:
         if shape is None or shape[0] not in (1, 3):
             raise RobustzooError(
                 f"the model takes images of {shape}; expected (1 or 3, height, width) for photographs"
             )
-        self.shape = shape
-        chosen = {key: preprocessing[key] for key in ("interpolation", "crop_pct", "crop_mode")}
-        self._steps = create_transform(input_size=shape, normalize=False, **chosen)
+        self.channels = shape[0]
+        self.fit = Fit.of_model(preprocessing, (shape[1], shape[2]))
 
     def __call__(self, image: Image.Image | str | Path | bytes) -> Tensor:
-        """image: one of Pillow, the path of a file, or the bytes of one."""
-        if not isinstance(image, Image.Image):
-            with Image.open(io.BytesIO(image) if isinstance(image, bytes) else image) as opened:
-                return self(opened.convert("RGB" if self.shape[0] == 3 else "L"))
-        return self._steps(image.convert("RGB" if self.shape[0] == 3 else "L")).float().div_(255)
+        """image: one of Pillow, the path of a file, or the bytes of one.
+
+        Raises: DataError: no readable image.
+        """
+        origin = str(image) if isinstance(image, str | Path) else "the image"
+        if isinstance(image, Image.Image):
+            decoded = convert(image, self.channels)
+        else:
+            decoded = decode(io.BytesIO(image) if isinstance(image, bytes) else image, self.channels, origin)
+        return to_unit(to_bytes(self.fit.apply(decoded, origin)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import timm
 from timm.data import resolve_data_config
@@ -19,15 +18,7 @@ class ForeignModel(PixelModel):
     """A timm classifier behind its own normalisation: pixels (B, C, H, W) in [0, 1] to logits (B, K).
 
     Unlike a PixelModel's, its last layer need not be linear; only `forward` and `normalise` are promised.
-
-    Attributes:
-        preprocessing: how timm brings photographs to its size: crop_pct, crop_mode, interpolation, mean, ...
     """
-
-    preprocessing: dict[str, Any] | None = None
-
-    def _preprocessing(self) -> dict[str, Any]:
-        return super()._preprocessing() if self.preprocessing is None else self.preprocessing
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, K). Raises: RobustzooError as PixelModel."""

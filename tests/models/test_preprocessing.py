@@ -15,6 +15,7 @@ import robustzoo
 from robustzoo.data import open_data
 from robustzoo.data.description import describe_images
 from robustzoo.data.fit import IMAGENET
+from robustzoo.data.samples import open_samples
 from robustzoo.errors import RobustzooError
 from robustzoo.models.config import timm_config
 from robustzoo.models.pixel_model import PixelModel, pixel_model
@@ -64,6 +65,27 @@ def test_paths_bytes_and_images_are_taken_alike(tmp_path):
     image.save(file, "PNG")
     for given in (tmp_path / "x.png", str(tmp_path / "x.png"), file.getvalue()):
         assert torch.equal(transform(given), transform(image))
+
+
+def test_grey_of_16_bits_keeps_its_shades(tmp_path):
+    """Pillow's own conversion makes all above 255 white."""
+    transform = robustzoo.load(NAME).transform()
+    Image.fromarray(np.full((8, 8), 257 * 51, np.uint16)).save(tmp_path / "x.png")
+    for given in (tmp_path / "x.png", Image.open(tmp_path / "x.png")):
+        assert torch.allclose(transform(given), torch.tensor(0.2))
+
+
+@pytest.mark.parametrize("size", [(8, 8), (20, 13), (64, 64)])
+def test_a_transform_is_what_an_evaluation_of_a_folder_does(tmp_path, size):
+    for label in range(2):
+        (tmp_path / str(label)).mkdir()
+        photograph(*size).save(tmp_path / str(label) / "x.png")
+    for model in (
+        robustzoo.load(NAME),
+        robustzoo.load("resnet_mini.cifar10jpg_linf.at_base", pretrained=False),
+    ):
+        read = open_samples(f"folder:{tmp_path}", model)[0][0]
+        assert torch.equal(model.transform()(tmp_path / "0" / "x.png"), read)
 
 
 def test_own_images_are_taken_whole_and_named(tmp_path):
