@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from robustzoo import atomic_files
+from robustzoo.cards.head import ATTACKS, PERTURBATIONS
 from robustzoo.cards.metadata import split_card
 from robustzoo.cards.render import table as markdown_table
 from robustzoo.errors import RobustzooError
@@ -26,6 +28,11 @@ DATA = "leaderboard.json"
 _REPORTED = (
     '<p class="note"><strong>Reported.</strong> These numbers are as their sources print them. robustzoo has '
     "no Evidence for them, and they are no part of the verified table.</p>"
+)
+
+# A part that the card folds away, its tags still text.
+_FOLDED = re.compile(
+    r"<p>&lt;details&gt;\s*&lt;summary&gt;([^<>]*)&lt;/summary&gt;</p>(.*?)<p>&lt;/details&gt;</p>", re.DOTALL
 )
 
 
@@ -248,9 +255,20 @@ def _model_files(root: Path, model: Model) -> None:
     if model.records:
         said = "".join(f"<li>{escape(one_line(str(record)))}</li>" for record in model.records)
         body.append(f"<h2>Verified by</h2><ul>{said}</ul>")
+    for picture, content in _pictures_of_card(model).items():
+        (place / picture).write_bytes(content)
     _write(place / "README.md", model.card)
     body.append(f'<h2>Card</h2>\n<div class="card" id="table">{_card(model.card)}</div>')
     _write(place / "index.html", document(model.name, "\n".join(body), up="../../"))
+
+
+def _pictures_of_card(model: Model) -> dict[str, bytes]:
+    """Path beside the card -> content of the pictures that it shows, made anew from the Evidence."""
+    from robustzoo.hub import pictures  # torch
+
+    if not any(f"]({name})" in model.card for name in (ATTACKS, PERTURBATIONS)):
+        return {}
+    return pictures.draw(model.folder, [evidence for evidence, _ in model.documents])
 
 
 def _told(model: Model) -> str:
@@ -288,7 +306,7 @@ def _picture(evidence: Any, file: Path) -> bytes:
 
 
 def _card(text: str) -> str:
-    """The card's text as HTML. Raw HTML of a card stays text."""
+    """The card's text as HTML. Raw HTML of a card stays text, what it folds away excepted."""
     from markdown_it import MarkdownIt
 
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -296,4 +314,5 @@ def _card(text: str) -> str:
     body = "\n".join(lines[1:] if lines and lines[0].startswith("# ") else lines)
     scrolled = '<div class="scroll" role="region" aria-label="Table of the card" tabindex="0"><table>'
     shown = reader.render(body).replace("<table>", scrolled).replace("</table>", "</table></div>")
+    shown = _FOLDED.sub(r"<details><summary>\1</summary>\2</details>", shown)
     return shown.replace("<h2", "<h3").replace("</h2>", "</h3>").replace("<pre>", '<pre tabindex="0">')

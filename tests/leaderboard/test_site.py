@@ -89,7 +89,11 @@ def test_what_is_reported_is_labelled_and_never_among_what_is_verified(site):
 
 def test_a_model_page_has_its_card_and_what_each_attack_left(site):
     text = (site / "models" / NAME / "index.html").read_text()
-    assert "434 / 500" in text and "apgd-ce" in text and "<h3>Limits</h3>" in text and "figure1.png" in text
+    assert "434 / 500" in text and "apgd-ce" in text and "figure1.png" in text
+    assert "<h3>Intended use and limits</h3>" in text
+    # The recipe's table is folded away, as in the card.
+    assert re.search(r"<details><summary>All \d+ values.*?</summary>\s*<div.*?</details>", text, re.DOTALL)
+    assert "&lt;details" not in text
     assert (site / "models" / NAME / "figure1.png").read_bytes().startswith(b"\x89PNG")
 
 
