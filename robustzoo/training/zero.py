@@ -42,7 +42,8 @@ def config(recipe: Recipe, launch: Launch) -> dict[str, Any]:
     `schedule.learning_rate` sets at every step. Clipping is by global norm, 0 meaning none. `fp16` and `bf16`
     stay off in every precision: they would store the weights in 16 bits, ours are float32 (see `passes`).
     """
-    bucket = min(max(parameter_count(recipe) // 4, _SMALLEST_BUCKET), _LARGEST_BUCKET)
+    quarter = parameter_count(recipe) // 8 * 2  # even: each partition begins at a multiple of 2 elements
+    bucket = min(max(quarter, _SMALLEST_BUCKET), _LARGEST_BUCKET)
     partition: dict[str, Any] = {
         "stage": launch.zero_stage,
         "reduce_bucket_size": bucket,

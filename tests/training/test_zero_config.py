@@ -63,6 +63,15 @@ def test_buckets_follow_the_network(name, bucket):
     assert config["zero_optimization"]["allgather_bucket_size"] == bucket
 
 
+def test_buckets_are_even_as_partitions_begin_at_even_places(monkeypatch):
+    """On two ranks an odd one, as convnext_atto's with five classes, ends in an assertion of DeepSpeed."""
+    plan = recipe("vit_micro2.digits_linf.at_base")
+    monkeypatch.setattr(zero, "parameter_count", lambda recipe: 4 * 20_001)
+    assert (
+        zero.config(plan, Launch.fit(plan, 2, None))["zero_optimization"]["allgather_bucket_size"] == 20_000
+    )
+
+
 @pytest.mark.parametrize(
     ("world", "micro", "words"),
     [
