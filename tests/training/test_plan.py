@@ -111,6 +111,10 @@ def test_refused_in_words_and_nothing_is_written(here, arguments, keyword):
     assert sorted(here.rglob("*")) == before
 
 
+def test_data_without_files_may_be_named():
+    assert make_plan([AT_TRH, "--data", "digits"]).recipe == make_plan([AT_TRH]).recipe
+
+
 def test_without_torch_and_by_rank_zero_alone(subprocess_environment, here):
     refused = 2, f"error: {here / 'file'} is a file; choose another --out\n"
     assert program(subprocess_environment, here, AT_TRH, "--out", "file") == refused
