@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import robustzoo
 from robustzoo.attacks.frozen import frozen
 from robustzoo.data import evaluation_subset, load_dataset
-from robustzoo.evaluation.machine import DEFAULT_MICRO_BATCH
+from robustzoo.evaluation.micro_batch import DEFAULT_MICRO_BATCH
 
 EVERY, REPEATS, WINDOW = 100, 4, 10.0
 WAYS = ("in between", "around")

@@ -154,11 +154,25 @@ class FailureSequence:
         kept = candidates[(ratio < -np.log1p(-self.level) - _ROUNDING) | (ratio == ratio.min())]
         self.low, self.high = int(kept[0]), int(kept[-1])
 
-    def _log_ratio(self, candidates: np.ndarray) -> np.ndarray:
-        """Log of marginal over hypergeometric probability of the outcomes, for each candidate F."""
+    def draws_to_exclude(self, candidate: int) -> int:
+        """The fewest further draws, none of them a failure, after which F is below `candidate`."""
+        import numpy as np
+
+        # With more draws than that, fewer images than `candidate` would be left to fail.
+        certain = self.population - candidate - self.drawn + self.failures + 1
+        ratio = self._log_ratio(np.array(candidate), self.drawn + np.arange(1, certain))
+        excluded = (ratio >= -np.log1p(-self.level) - _ROUNDING).nonzero()[0]
+        return int(excluded[0]) + 1 if len(excluded) else max(certain, 0)
+
+    def _log_ratio(self, candidates: np.ndarray, drawn: int | np.ndarray | None = None) -> np.ndarray:
+        """Log of marginal over hypergeometric probability of the outcomes, for each candidate F.
+
+        drawn: how many outcomes there would be; default: as many as there are.
+        """
         from scipy.special import betaln
 
         n, s, size, (a, b) = self.drawn, self.failures, self.population, self.prior
+        n = n if drawn is None else drawn
 
         def log_binomial(top: Any, bottom: Any) -> Any:
             return self._log_factorial[top] - self._log_factorial[bottom] - self._log_factorial[top - bottom]

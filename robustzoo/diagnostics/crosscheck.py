@@ -11,7 +11,6 @@ from torch import nn
 from robustzoo.attacks.protocols import SINGLE_ATTACKS, protocol
 from robustzoo.diagnostics.engines import Engine, open_engine
 from robustzoo.errors import RobustzooError
-from robustzoo.evaluation.machine import DEFAULT_MICRO_BATCH
 from robustzoo.evaluation.prepare import Prepared, ask, identify, prepare
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.witnessing import inside, margins
@@ -128,7 +127,7 @@ def crosscheck(
     asked = ask(model, threat_model, attacks[0], n=n, at_most=True, seed=seed, **options)
     identity = identify(model, name)
     with Reporter(progress) as reporter, prepare(model, data, asked, reporter, identity.sha256) as ready:
-        ready = ready.sized(asked.micro_batch_size or min(DEFAULT_MICRO_BATCH, len(ready.subset)))
+        ready = ready.sized(asked.micro_batch_size)
         other = open_engine(engine, model, asked.threat_model, seed)
         dataset, correct = ready.dataset, ready.correct()
         result = CrossCheck(

@@ -17,7 +17,6 @@ from torch.nn import functional
 
 from robustzoo.attacks.pgd import pgd, uniform_start
 from robustzoo.cards.signs import square_sign
-from robustzoo.evaluation.machine import DEFAULT_MICRO_BATCH
 from robustzoo.evaluation.prepare import Prepared, ask, identify, prepare
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.witnessing import margins
@@ -105,7 +104,7 @@ def probe_masking(
     asked = ask(model, threat_model, WHITE_BOX, n=n, at_most=True, seed=seed, **options)
     identity = identify(model, name)
     with Reporter(progress) as reporter, prepare(model, data, asked, reporter, identity.sha256) as ready:
-        ready = ready.sized(asked.micro_batch_size or min(DEFAULT_MICRO_BATCH, len(ready.subset)))
+        ready = ready.sized(asked.micro_batch_size)
         correct = ready.correct()
         found = MaskingProbe(identity.name, str(asked.threat_model), len(ready.subset))
         found.clean = (len(correct), _count_again(ready))

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from robustzoo.cards.evidence import Evidence, EvidenceError, read_evidence
 from robustzoo.cards.signs import masking_warning
 from robustzoo.errors import RobustzooError
-from robustzoo.evaluation import machine
 from robustzoo.evaluation.checks import check_arguments
 from robustzoo.evaluation.journal import WAY_OUT, Journal, stored_key
 from robustzoo.evaluation.ledger import Ledger
@@ -83,8 +82,8 @@ def evaluate(
         indices: evaluate these positions of the dataset instead, given in any order.
         seed: of every draw of the attacks; recorded.
         micro_batch_size: images a forward pass, one shape for the whole run; recorded, since the last bits of
-            float32 results depend on it. Default: found by trial on a GPU, 64 on the CPU and in a shard, or
-            the number of images where that is smaller. A larger one than there are images is filled up with
+            float32 results depend on it. Default: by a rule of the network's size, often 64 on a CPU; the
+            number of images where that is smaller. A larger one than there are images is filled up with
             padding. Where memory runs out it is halved, and the images concerned name their smaller shape.
         workers: processes that share the images, this one among them, on device "cuda" each on the next GPU.
             The others import the calling script anew, so a script must make the call under
@@ -161,8 +160,6 @@ def evaluate(
             terms["shard"] = {"index": part.index, "count": part.count, "weights": weights}
         path = None if out is None else place_of(terms, out)
         size = micro_batch_size or _micro_batch_before(smaller, None if restart else path)
-        if size is None and part is not None:  # a trial on each shard's machine could differ
-            size = min(machine.DEFAULT_MICRO_BATCH, len(ready.subset))
         ready = ready.sized(size, workers=workers, reporter=reporter)
         terms["micro_batch_size"] = ready.work.micro_batch_size
         if smaller is not None:
@@ -232,7 +229,7 @@ def attack(
 
 
 def _micro_batch_before(smaller: Evidence | None, finished: Path | None) -> int | None:
-    """The micro-batch of what this evaluation goes on from, if anything: a trial could give another one."""
+    """The micro-batch of what this evaluation goes on from, if anything: its user may have chosen it."""
     if smaller is not None:
         return smaller.doc["micro_batch_size"]
     if finished is None:

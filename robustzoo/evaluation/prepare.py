@@ -19,7 +19,7 @@ from robustzoo.attacks.frozen import frozen
 from robustzoo.attacks.protocols import Protocol
 from robustzoo.data import ImageDataset, Subset
 from robustzoo.data.samples import choose_samples, open_samples
-from robustzoo.evaluation import machine
+from robustzoo.evaluation import machine, micro_batch
 from robustzoo.evaluation.checks import (
     check_arguments,
     check_eval_mode,
@@ -137,7 +137,7 @@ class Prepared:
         share; guarded at that shape.
 
         Args:
-            size: None finds one by trial.
+            size: None chooses one by rule.
             reporter: is told where the size is not what was asked for, or more than there are images.
 
         Raises:
@@ -149,11 +149,11 @@ class Prepared:
         forwards = Forwards(self.model, asked.precision, asked.compiled, device)
         with forwards.searching():
             if size is None:
-                size = machine.find_micro_batch(forwards.search, image, count, device)
-            fitting = machine.within_memory(
+                size = micro_batch.find_micro_batch(forwards.judge, image, count, device, gradients=gradients)
+            fitting = micro_batch.within_memory(
                 forwards.judge, image, int(size), device, workers, gradients=gradients
             )
-            fitting, measured = machine.fit_micro_batch(
+            fitting, measured = micro_batch.fit_micro_batch(
                 forwards.search, image, fitting, device, gradients=gradients
             )
         if reporter is not None and fitting < size:

@@ -14,7 +14,7 @@ from robustzoo.cards.witnesses import compact
 from robustzoo.data import ImageDataset
 from robustzoo.errors import RobustzooError
 from robustzoo.evaluation.ledger import CLEAN, Finding, Success
-from robustzoo.evaluation.machine import bounded_micro_batch
+from robustzoo.evaluation.micro_batch import bounded_micro_batch
 from robustzoo.registry import ThreatModel
 
 # Margins (of the wrong class, in logits) below this may change sign on another processor or batch shape.

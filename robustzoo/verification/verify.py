@@ -20,9 +20,9 @@ from robustzoo.cards.signs import masking_signs
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import ImageDataset, Subset
 from robustzoo.errors import RobustzooError
-from robustzoo.evaluation import machine
 from robustzoo.evaluation.checks import check_arguments
 from robustzoo.evaluation.ledger import Ledger
+from robustzoo.evaluation.micro_batch import bounded_micro_batch
 from robustzoo.evaluation.prepare import Prepared, ask, prepare
 from robustzoo.evaluation.progress import Reporter
 from robustzoo.evaluation.terms import evidence_of, terms_of
@@ -286,7 +286,7 @@ def _sized(ready: Prepared, case: _Case, run: _Run, reporter: Reporter) -> Prepa
     """At the Evidence's micro-batch, so that equal runs give equal bits, as far as it is no more than padding
     and fits into memory; a smaller one is noted."""
     stated, n = case.evidence.doc["micro_batch_size"], case.report.claim.n
-    size = machine.bounded_micro_batch(stated, n)
+    size = bounded_micro_batch(stated, n)
     ready = ready.sized(size, workers=run.workers, reporter=_told(run, reporter))
     if (size := ready.work.micro_batch_size) < stated:
         case.report.notes.append(

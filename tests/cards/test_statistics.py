@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -82,6 +83,20 @@ def test_the_confidence_sequence_is_the_prior_posterior_ratio(size, data):
         assert (sequence.low, sequence.high) == (kept[0], kept[-1])
     if drawn == size:
         assert sequence.low == sequence.high == failures
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 300), st.data())
+def test_how_many_draws_without_a_failure_exclude_a_count(size, data):
+    sequence, outcomes = FailureSequence(size), data.draw(st.lists(st.booleans(), max_size=size // 2))
+    sequence.update(outcomes)
+    if sequence.low < sequence.high:
+        candidate = data.draw(st.integers(sequence.low + 1, sequence.high))
+        fewest = sequence.draws_to_exclude(candidate)
+        for draws, expected in ((fewest, True), (fewest - 1, False)):
+            after = copy.copy(sequence)
+            after.update([False] * draws)
+            assert (after.high < candidate) is expected
 
 
 def test_a_ratio_of_exactly_20_excludes():

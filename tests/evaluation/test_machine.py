@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from robustzoo import load
 from robustzoo.errors import RobustzooError
-from robustzoo.evaluation import machine
+from robustzoo.evaluation import machine, micro_batch
 from robustzoo.evaluation.evaluate import evaluate
 
 EPS = "linf:1/20"
@@ -77,26 +78,64 @@ def test_what_is_out_of_memory_and_what_is_another_fault(linear):
         run(Faulty(linear, 0), 4)
 
 
-def test_the_trial_doubles_while_it_pays_and_stops_where_memory_ends(monkeypatch):
-    costs = {64: 1.0, 128: 1.2, 256: 1.4, 512: 2.79, 1024: 5.0}
+MEGA, GIGA, MIB = 10**6, 10**9, 2**20
 
-    def seconds(model, x, *, gradients):
-        if len(x) not in costs:
-            raise torch.OutOfMemoryError("simulated")
-        return costs[len(x)] / 2, costs[len(x)] / 2
 
-    monkeypatch.setattr(machine, "seconds_per_pass", seconds)
-    gpu, x = torch.device("cuda"), torch.zeros(1, 2, 2)
-    monkeypatch.setattr(torch.Tensor, "to", lambda self, *_: self)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    assert machine.find_micro_batch(nn.Identity(), x, 10_000, gpu) == 256  # 512 is hardly faster an image
-    costs[512] = 1.5
-    del costs[1024]
-    assert machine.find_micro_batch(nn.Identity(), x, 10_000, gpu) == 512
-    assert machine.find_micro_batch(nn.Identity(), x, 100, gpu) == 100
-    assert (
-        machine.find_micro_batch(nn.Identity(), x, 10_000, torch.device("cpu")) == machine.DEFAULT_MICRO_BATCH
-    )
+@pytest.mark.parametrize(
+    ("operations", "kept", "count", "kind", "size"),
+    [
+        (6.7 * MEGA, 0.2 * MIB, 500, "cpu", 64),  # the bundled networks, whose Evidence says 64
+        (6.7 * MEGA, 0.2 * MIB, 50_000, "cpu", 64),
+        (1.4 * MEGA, MIB // 25, 50_000, "cpu", 256),
+        (0, 0, 50_000, "cpu", 256),
+        (1.4 * MEGA, MIB // 25, 1_100, "cpu", 128),  # eight batches for the workers to share
+        (1.4 * MEGA, MIB // 25, 200, "cpu", 64),
+        (1.4 * MEGA, MIB // 25, 20, "cpu", 20),  # no more than there are
+        (1.1 * GIGA, 10 * MIB, 10_000, "cpu", 64),  # a ResNet-18 for 32 pixels
+        (8.2 * GIGA, 82 * MIB, 10_000, "cpu", 16),  # ResNet-50 at 224
+        (33.7 * GIGA, 71 * MIB, 10_000, "cpu", 4),  # ViT-B at 224
+        (33.7 * GIGA, 71 * MIB, 3, "cpu", 3),
+        (MEGA, 100 * MIB, 10_000, "cpu", 16),
+        (MEGA, 4096 * MIB, 10_000, "cpu", 1),
+        (6.7 * MEGA, 0.2 * MIB, 50_000, "cuda", 4096),
+        (6.7 * MEGA, 0.2 * MIB, 500, "cuda", 500),
+        (1.1 * GIGA, 8 * MIB, 10_000, "cuda", 1024),
+        (33.7 * GIGA, 71 * MIB, 10_000, "cuda", 64),
+        (1000 * GIGA, 71 * MIB, 10_000, "cuda", 16),
+    ],
+)
+def test_the_micro_batch_follows_from_what_an_image_costs(operations, kept, count, kind, size):
+    assert micro_batch.micro_batch_for(int(operations), int(kept), count, kind) == size
+
+
+def test_what_an_image_costs_is_counted_and_not_timed(linear, monkeypatch):
+    monkeypatch.setattr(machine, "seconds_per_pass", lambda *_, **__: fail())
+    costs = []
+    monkeypatch.setattr(micro_batch, "micro_batch_for", lambda *cost: costs.append(cost) or 7)
+    layers = nn.Flatten(), nn.Linear(64, 500), nn.ReLU(), nn.Linear(500, 10)
+    model, x = nn.Sequential(*layers).requires_grad_(False), torch.rand(1, 8, 8)
+    for each in (model, torch.jit.script(model)):
+        assert micro_batch.find_micro_batch(each, x, 30, torch.device("cpu")) == 7
+        assert costs.pop() == (2 * (64 * 500 + 500 * 10), 4 * 500, 30, "cpu")
+    assert micro_batch.find_micro_batch(model, x, 30, torch.device("cpu"), gradients=False) == 7
+    assert costs.pop()[1] == 0
+    monkeypatch.setattr(micro_batch, "_kept_bytes", lambda *_: Small(linear, 0)(x))
+    assert micro_batch.find_micro_batch(model, x, 30, torch.device("cpu")) == 1  # two do not fit
+
+
+@pytest.mark.parametrize("options", [{}, {"shard": "1/2"}], ids=str)
+def test_every_part_of_an_evaluation_chooses_the_same_micro_batch(linear, tmp_path, options):
+    images = torch.rand(1030, 1, 8, 8), torch.zeros(1030, dtype=torch.int64)
+    found = evaluate(linear, images, EPS, "pgd-1", progress=False, out=tmp_path, **options)
+    assert found.doc["micro_batch_size"] == 128
+    assert run(linear, None, n=100, protocol="pgd-1").doc["micro_batch_size"] == 64
+    assert run(linear, None, n=10, protocol="pgd-1").doc["micro_batch_size"] == 10
+
+
+@pytest.mark.parametrize("name", ["at_base", "at_trh", "trades_base", "trades_trh"])
+def test_the_bundled_models_keep_the_micro_batch_of_their_evidence(name):
+    model = load(f"vit_micro2.digits_linf.{name}")
+    assert micro_batch.find_micro_batch(model, torch.rand(1, 8, 8), 500, torch.device("cpu")) == 64
 
 
 @pytest.mark.parametrize(
@@ -109,13 +148,13 @@ def test_on_the_cpu_what_a_batch_keeps_is_added_up_before_it_is_asked_for(monkey
     model = nn.Sequential(nn.Flatten(), *layers).requires_grad_(False)
     monkeypatch.setattr(machine, "memory_bytes", lambda: 100 * each)
     x, cpu = torch.rand(1, 8, 8), torch.device("cpu")
-    assert machine.within_memory(model, x, 100, cpu) == 100
-    assert machine.within_memory(model, x, 101, cpu) == 50
-    assert machine.within_memory(model, x, 10**11, cpu) == 10**11 // 2**30
-    assert machine.within_memory(model, x, 100, cpu, processes=3) == 25
-    assert machine.within_memory(model, x, 101, torch.device("cuda")) == 101
+    assert micro_batch.within_memory(model, x, 100, cpu) == 100
+    assert micro_batch.within_memory(model, x, 101, cpu) == 50
+    assert micro_batch.within_memory(model, x, 10**11, cpu) == 10**11 // 2**30
+    assert micro_batch.within_memory(model, x, 100, cpu, processes=3) == 25
+    assert micro_batch.within_memory(model, x, 101, torch.device("cuda")) == 101
     without = 100 * each // 2048
-    assert machine.within_memory(lambda x: fail(), x, without, cpu, gradients=False) == without
+    assert micro_batch.within_memory(lambda x: fail(), x, without, cpu, gradients=False) == without
 
 
 def fail():

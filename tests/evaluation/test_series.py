@@ -174,7 +174,7 @@ def test_the_table_of_a_curve_names_every_epsilon(curve):
 
 def test_the_micro_batch_of_a_curve_is_that_of_its_first_point(linear, tmp_path, monkeypatch):
     sizes = iter([8, 4, 2, 2])
-    monkeypatch.setattr("robustzoo.evaluation.machine.find_micro_batch", lambda *_: next(sizes))
+    monkeypatch.setattr("robustzoo.evaluation.micro_batch.find_micro_batch", lambda *_, **__: next(sizes))
     options = {"n": 10, "progress": False, "out": tmp_path}
     for _ in range(2):  # also where it is finished already
         found = evaluate_curve(linear, "digits", EPSILONS, "linf:1/10", "pgd-2", **options)
