@@ -1,11 +1,10 @@
-"""The 120 cells, one by one: each has a whole recipe, sourced and loadable, and builds at its true size."""
+"""The 120 cells, one by one: each has a whole recipe, sourced and loadable, of its true size."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Callable, Iterable
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -86,25 +85,10 @@ def test_a_missing_row_of_our_table_is_noticed(row, tmp_path, monkeypatch):
     assert len([line for line in found if not line.endswith("is not in the grid once")]) == 5
 
 
-@cache
-def parameters(architecture: str, image_size: int, channels: int, num_classes: int) -> tuple[int, int]:
-    """Parameters of the network on the meta device, and the classes it tells apart."""
-    import torch
-
-    from robustzoo.models import build_network
-
-    network = build_network(architecture, image_size, channels, num_classes, device="meta")
-    logits = network(torch.empty(1, channels, image_size, image_size, device="meta"))
-    assert all(p.is_meta for p in network.parameters())
-    return sum(p.numel() for p in network.parameters()), logits.shape[1]
-
-
-def test_every_cell_builds_on_the_meta_device_at_its_true_size():
+def test_every_cell_is_of_its_true_size():
+    """By the catalog's counts, which tests/models/test_architectures.py compares with networks."""
     for name in NAMES + EXTRA:
         made = recipe(name)
-        shape = (made.architecture, made.image_size, made.channels, made.num_classes)
-        count, classes = parameters(*shape)
-        assert classes == made.num_classes, name
-        assert count == ARCHITECTURES[made.architecture].parameter_count(made.image_size, made.num_classes)
+        count = ARCHITECTURES[made.architecture].parameter_count(made.image_size, made.num_classes)
         millions = {"vit_b16": 86, "vit_l16": 304, "hybrid_l16": 320}[made.architecture]
         assert count / 1e6 == pytest.approx(millions, rel=0.02), name
