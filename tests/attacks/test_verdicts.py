@@ -33,20 +33,22 @@ def all_same(some, others) -> bool:
 
 @pytest.mark.parametrize("name", [*MEMBERS, "aa-standard"])
 def test_results_do_not_depend_on_order_grouping_or_number(name, threat_model, tiny_vit, toys):
-    data = toys.labelled(tiny_vit, toys.random_images(23, (1, 8, 8)))
+    n = 23 if name == "square" else 11  # of which both kinds are among them
+    data = toys.labelled(tiny_vit, toys.random_images(n, (1, 8, 8)))
     p = toys.short(name, threat_model, 10, iterations=6, queries=30)
-    whole = run(tiny_vit, data, range(23), p, threat_model)
+    whole = run(tiny_vit, data, range(n), p, threat_model)
     assert {r.robust for r in whole} == {True, False}, "the comparison needs both kinds of sample"
-    order = torch.randperm(23, generator=torch.Generator().manual_seed(2)).tolist()
-    parts = [run(tiny_vit, data, order[a:b], p, threat_model) for a, b in ((0, 1), (1, 4), (4, 23))]
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(2)).tolist()
+    parts = [run(tiny_vit, data, order[a:b], p, threat_model) for a, b in ((0, 1), (1, n))]
     rejoined = sorted((r for part in parts for r in part), key=lambda r: r.id)
     assert all_same(whole, rejoined)
 
 
 @pytest.mark.parametrize("name", MEMBERS)
 def test_witnesses_fool_the_model_inside_ball_and_box(name, threat_model, tiny_vit, toys):
-    data = toys.labelled(tiny_vit, toys.random_images(20, (1, 8, 8)))
-    results = run(tiny_vit, data, range(20), toys.short(name, threat_model, 10), threat_model)
+    n = 20 if name == "square" else 8
+    data = toys.labelled(tiny_vit, toys.random_images(n, (1, 8, 8)))
+    results = run(tiny_vit, data, range(n), toys.short(name, threat_model, 10), threat_model)
     broken = [r for r in results if not r.robust]
     assert broken
     for r in broken:
@@ -62,34 +64,33 @@ def test_witnesses_fool_the_model_inside_ball_and_box(name, threat_model, tiny_v
         assert r.broken_by.target != r.label
 
 
-@pytest.mark.parametrize("classes", [2, 3, 4, 8])
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 10), (2, 9, 4)], ids=str)
+@pytest.mark.parametrize(("classes", "shape"), [(2, (1, 8, 8)), (3, (3, 6, 10)), (8, (2, 9, 4))], ids=str)
 def test_any_number_of_classes_and_any_shape(classes, shape, threat_model, toys):
     model = toys.Linear(classes, shape)
-    data = toys.labelled(model, toys.random_images(5, shape))
-    for name in (*MEMBERS, "aa-standard", "aa-plus", "aa-rand"):
+    data = toys.labelled(model, toys.random_images(3, shape))
+    for name in (*MEMBERS, "aa-plus", "aa-rand"):
         p = toys.short(name, threat_model, classes, iterations=3, queries=20)
-        results = run(model, data, range(5), p, threat_model, classes, lanes=3)
-        assert [r.id for r in results] == list(range(5))
+        results = run(model, data, range(3), p, threat_model, classes, lanes=2)
+        assert [r.id for r in results] == list(range(3))
         assert all(r.robust == (r.witness is None) == (r.broken_by is None) for r in results)
 
 
 def test_a_thousand_classes_and_a_batch_of_one(threat_model, toys):
     model = toys.Linear(1000, (3, 4, 6))
-    data = toys.labelled(model, toys.random_images(2, (3, 4, 6)))
+    data = toys.labelled(model, toys.random_images(1, (3, 4, 6)))
     for name in MEMBERS:
         p = toys.short(name, threat_model, 1000, iterations=2, queries=5)
-        results = run(model, data, range(2), p, threat_model, 1000, lanes=1)
-        assert [r.id for r in results] == [0, 1]
-        assert all(r.robust or r.broken_by.attack == name for r in results)
+        (r,) = run(model, data, [0], p, threat_model, 1000, lanes=1)
+        assert r.id == 0 and (r.robust or r.broken_by.attack == name)
 
 
-@pytest.mark.parametrize("lanes", [1, 7, 64])
-def test_verdicts_do_not_depend_on_the_shape_of_the_batch(lanes, tiny_vit, toys):
-    data = toys.labelled(tiny_vit, toys.random_images(9, (1, 8, 8)))
-    p = toys.short("apgd-ce+t", LINF, 10)
-    expected = [r.robust for r in run(tiny_vit, data, range(9), p, LINF, lanes=4)]
-    assert [r.robust for r in run(tiny_vit, data, range(9), p, LINF, lanes=lanes)] == expected
+def test_verdicts_do_not_depend_on_the_shape_of_the_batch(tiny_vit, toys):
+    data = toys.labelled(tiny_vit, toys.random_images(7, (1, 8, 8)))
+    p = toys.short("apgd-ce+t", LINF, 10, iterations=6)
+    one, *others = [
+        [r.robust for r in run(tiny_vit, data, range(7), p, LINF, lanes=lanes)] for lanes in (4, 1, 7, 64)
+    ]
+    assert all(other == one for other in others)
 
 
 @pytest.mark.parametrize("threat_model", ["linf:1", "l2:8", "l1:64"])

@@ -132,7 +132,7 @@ def test_the_action_names_each_changed_card_and_the_reason(repository, tmp_path)
 
 
 def test_a_good_change_passes_and_no_change_is_said(repository, tmp_path):
-    done, summary, document, _ = act(repository, tmp_path / "a", paths="models/good\n", mode="replay")
+    done, summary, document, _ = act(repository, tmp_path / "a", paths="models/good\n", mode="lint")
     assert (done.returncode, len(document["cards"])) == (0, 1), done.stderr
     done, summary, document, _ = act(repository, tmp_path / "b", since="HEAD")
     assert (done.returncode, document["cards"]) == (0, []) and "no card changed" in summary

@@ -25,60 +25,50 @@ def run(*arguments: str):
     return CliRunner().invoke(group, ["diagnose", *arguments], catch_exceptions=False)
 
 
-# The command, where importing torch, matplotlib or NumPy fails.
-WITHOUT_TORCH = """
-import sys
-sys.modules |= {"torch": None, "matplotlib": None, "numpy": None, "huggingface_hub": None}
-from robustzoo.cli import main
-main()
-"""
+REFUSED = [
+    (("bound", "vit_micro2.digits_linf.at_thr"), f"Did you mean {MODEL}"),
+    (("bound", "vit_l16.imagenet_linf.at_trh"), "no weights of vit_l16.imagenet_linf.at_trh"),
+    (("bound", "nowhere/model"), "nowhere/model is not a folder"),
+    (("hessian", "local-dir:nowhere"), "nowhere is not a folder"),
+    (("bound", MODEL, "--data-root", "nowhere"), "digits come with a dependency"),
+    (("bound", ".", "--data-root", "nowhere"), "--data-root nowhere: no such folder"),
+    (("bound", MODEL, "--sigma0", "nan", "--beta", "1"), "'--sigma0': nan is not a finite number in"),
+    (("bound", MODEL, "--lambda", "inf"), "'--lambda': inf is not a finite number in the range x>0"),
+    (("bound", MODEL, "--gamma", "-1"), "'--gamma': -1.0 is not in the range x>0"),
+    (("bound", MODEL, "--tau", "nan"), "'--tau': nan is not a finite number in the range 0<x<=1"),
+    (("bound", MODEL, "--tau", "0"), "'--tau': 0.0 is not in the range 0<x<=1"),
+    (("bound", MODEL, "--sub-gaussian", "inf"), "'--sub-gaussian': inf is not a finite number in the"),
+    (("bound", MODEL, "--sigma0", "1"), "give --sigma0 together with --beta"),
+    (("bound", MODEL, "--sigma0", "0.1", "--beta", "1", "--lambda", "1"), "not a mixture"),
+    (("bound", MODEL, "--sigma0", "1e-200", "--beta", "1"), "sigma0_squared is 0"),
+    (("bound", MODEL, "--sigma0", "0", "--beta", "1"), "'--sigma0': 0.0 is not in the range x>0"),
+    (("hessian", MODEL, "--eigenvalues", "101"), "not in the range"),
+    (("hessian", MODEL, "--out", "a.csv", "--spectrum", "a.csv"), "a file of its own"),
+    (("bound", ".", "--lambda", "1e-200", "--gamma", "1e-200"), "leave beta no finite number"),
+    (("bound", "vit_micro2.digits_linf.at_base"), "lambda is not set; the bound needs"),
+    (("lambda-sweep", "--out", "x", "--lambdas", "1e-3;1e-2"), "'1e-3;1e-2' is no number; expected"),
+    (
+        ("lambda-sweep", "--out", "x", "--lambdas", ","),
+        "'' is no number; expected finite numbers above 0",
+    ),
+    (("lambda-sweep", "--out", "x", "--lambdas", "1e-3,nan"), "lambda is nan; expected a finite number"),
+    (("lambda-sweep", "--out", "x", "--lambdas=-1"), "lambda is -1; expected a finite number above 0"),
+    (("lambda-sweep", "--out", "x", "--lambdas", "1,1"), "expected at least one, each once"),
+    (("lambda-sweep", "--out", "x", "--losses", "at,foo"), "robustzoo: 'foo' is no loss; expected one"),
+    (("lambda-sweep", "--out", "x", "--losses", "trade"), "Did you mean trades?"),
+    (("lambda-sweep", "--out", "file/x"), "file is a file; choose another --out"),
+    (("lambda-sweep", "--out", "full"), "full is not empty; continue its sweep with --resume"),
+]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("bound", "vit_micro2.digits_linf.at_thr"), f"Did you mean {MODEL}"),
-        (("bound", "vit_l16.imagenet_linf.at_trh"), "no weights of vit_l16.imagenet_linf.at_trh"),
-        (("bound", "nowhere/model"), "nowhere/model is not a folder"),
-        (("hessian", "local-dir:nowhere"), "nowhere is not a folder"),
-        (("bound", MODEL, "--data-root", "nowhere"), "digits come with a dependency"),
-        (("bound", ".", "--data-root", "nowhere"), "--data-root nowhere: no such folder"),
-        (("bound", MODEL, "--sigma0", "nan", "--beta", "1"), "'--sigma0': nan is not a finite number in"),
-        (("bound", MODEL, "--lambda", "inf"), "'--lambda': inf is not a finite number in the range x>0"),
-        (("bound", MODEL, "--gamma", "-1"), "'--gamma': -1.0 is not in the range x>0"),
-        (("bound", MODEL, "--tau", "nan"), "'--tau': nan is not a finite number in the range 0<x<=1"),
-        (("bound", MODEL, "--tau", "0"), "'--tau': 0.0 is not in the range 0<x<=1"),
-        (("bound", MODEL, "--sub-gaussian", "inf"), "'--sub-gaussian': inf is not a finite number in the"),
-        (("bound", MODEL, "--sigma0", "1"), "give --sigma0 together with --beta"),
-        (("bound", MODEL, "--sigma0", "0.1", "--beta", "1", "--lambda", "1"), "not a mixture"),
-        (("bound", MODEL, "--sigma0", "1e-200", "--beta", "1"), "sigma0_squared is 0"),
-        (("bound", MODEL, "--sigma0", "0", "--beta", "1"), "'--sigma0': 0.0 is not in the range x>0"),
-        (("hessian", MODEL, "--eigenvalues", "101"), "not in the range"),
-        (("hessian", MODEL, "--out", "a.csv", "--spectrum", "a.csv"), "a file of its own"),
-        (("bound", ".", "--lambda", "1e-200", "--gamma", "1e-200"), "leave beta no finite number"),
-        (("bound", "vit_micro2.digits_linf.at_base"), "lambda is not set; the bound needs"),
-        (("lambda-sweep", "--out", "x", "--lambdas", "1e-3;1e-2"), "'1e-3;1e-2' is no number; expected"),
-        (
-            ("lambda-sweep", "--out", "x", "--lambdas", ","),
-            "'' is no number; expected finite numbers above 0",
-        ),
-        (("lambda-sweep", "--out", "x", "--lambdas", "1e-3,nan"), "lambda is nan; expected a finite number"),
-        (("lambda-sweep", "--out", "x", "--lambdas=-1"), "lambda is -1; expected a finite number above 0"),
-        (("lambda-sweep", "--out", "x", "--lambdas", "1,1"), "expected at least one, each once"),
-        (("lambda-sweep", "--out", "x", "--losses", "at,foo"), "robustzoo: 'foo' is no loss; expected one"),
-        (("lambda-sweep", "--out", "x", "--losses", "trade"), "Did you mean trades?"),
-        (("lambda-sweep", "--out", "file/x"), "file is a file; choose another --out"),
-        (("lambda-sweep", "--out", "full"), "full is not empty; continue its sweep with --resume"),
-    ],
-)
-def test_what_the_options_alone_tell_is_refused_before_torch_is_loaded(tmp_path, arguments, message):
+def test_what_the_options_alone_tell_is_refused_before_torch_is_loaded(tmp_path, without_torch):
     (tmp_path / "file").touch()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").touch()
     before = sorted(tmp_path.rglob("*"))
-    command = [sys.executable, "-c", WITHOUT_TORCH, "diagnose", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "") and message in done.stderr, done.stderr
+    found = without_torch([("diagnose", *arguments) for arguments, _ in REFUSED])
+    for (arguments, message), (code, out, said) in zip(REFUSED, found, strict=True):
+        assert (code, out) == (2, "") and message in said, (arguments, said)
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -73,21 +74,20 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("hidden", HIDDEN, ids=ascii)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_texts_of_evidence_are_harmless_in_every_command(folder, tmp_path, command, hidden):
+def test_texts_of_evidence_are_harmless_in_every_command(folder, tmp_path, command):
     (path,) = (folder / "evidence").glob("*.json")
     original = path.read_text()
     places = {"FOLDER": folder, "FILE": path, "OUT": tmp_path / "out"}
-    for put in PLACES.values():
+    for put, hidden in zip(PLACES.values(), itertools.cycle(HIDDEN), strict=False):
         path.write_text(original)
-        edit(path, lambda document, put=put: put(document, f"x{hidden}y"))
+        edit(path, lambda document, put=put, hidden=hidden: put(document, f"x{hidden}y"))
         code, printed = run(*(places.get(word, word) for word in COMMANDS[command]))
         assert code == 2
         assert_harmless(printed)
 
 
-@pytest.mark.parametrize("hidden", HIDDEN, ids=ascii)
+@pytest.mark.parametrize("hidden", [HIDDEN[0], FORGED], ids=ascii)
 def test_texts_of_cards_configs_and_names_are_harmless(folder, hidden):
     card, config = folder / "README.md", folder / "config.json"
     text, settings = card.read_text(), config.read_text()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -189,15 +188,11 @@ def test_names_of_the_zoo_bring_their_own_data():
     assert opened.images(options).key == "digits" and not options
 
 
-@pytest.mark.parametrize("command", [("evaluate",), ("verify",), ("crosscheck",), ("diagnose", "masking")])
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
+def test_a_name_without_weights_is_refused_before_torch_is_loaded(without_torch):
+    commands = [("evaluate",), ("verify",), ("crosscheck",), ("diagnose", "masking")]
+    for name, message in (
         ("vit_micro2.digits_linf.at_thr", "Did you mean vit_micro2.digits_linf.at_trh"),
         ("vit_l16.imagenet_linf.at_trh", "no weights of vit_l16.imagenet_linf.at_trh are published"),
-    ],
-)
-def test_a_name_without_weights_is_refused_before_torch_is_loaded(command, name, message):
-    code = "import sys; sys.modules['torch'] = None; from robustzoo.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, *command, name], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "") and message in done.stderr, done.stderr
+    ):
+        for code, out, said in without_torch([(*command, name) for command in commands]):
+            assert (code, out) == (2, "") and message in said, said

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from robustzoo.cli import group
+from robustzoo.cli import group, main
 from robustzoo.cli.output import message_of, passes_through
 
 NAME = "vit_micro2.digits_linf.at_base"
@@ -101,6 +101,7 @@ def test_errors_of_the_system_name_the_place_and_the_next_step():
     assert message_of(error) == said + "Make it possible, or name another place"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
 @pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
 def test_a_measurement_goes_on_when_nobody_reads_its_progress(where, tmp_path):
@@ -115,22 +116,27 @@ def test_a_measurement_goes_on_when_nobody_reads_its_progress(where, tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
 @pytest.mark.parametrize(
-    "arguments",
-    [("verify", NAME), ("evaluate", NAME, *FAST, "--json")],
-    ids=" ".join,
+    ("arguments", "code"),
+    [
+        (("ls", "nothing*"), 1),
+        pytest.param(("verify", NAME), 0, marks=pytest.mark.slow),
+        pytest.param(("evaluate", NAME, *FAST, "--json"), 0, marks=pytest.mark.slow),
+    ],
 )
-def test_without_a_standard_output_the_exit_code_is_that_of_the_outcome(arguments, tmp_path):
+def test_without_a_standard_output_the_exit_code_is_that_of_the_outcome(arguments, code, tmp_path):
     command = ["sh", "-c", '"$0" "$@" >&-', *COMMAND, *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert done.returncode == code and "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-@pytest.mark.parametrize("arguments", [("ls",), ("report", NAME), ("report", NAME, "--json")], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [("ls",), ("ls", "--json"), pytest.param(("verify", NAME), marks=pytest.mark.slow)]
+)
 def test_a_full_standard_output_is_named(arguments):
     command = ["sh", "-c", '"$0" "$@" >/dev/full', *COMMAND, *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
-    words = "robustzoo: the standard output cannot be written: No space left on device\n"
+    words = "cannot be written: No space left on device\n"
     assert done.returncode == 2 and done.stderr.endswith(words)
 
 
@@ -156,25 +162,37 @@ def factory():
 """
 
 
+TALKATIVE = ("--data", "digits", "--threat-model", "linf:0.1", "--n", "4", "--json")
+SAID = ("at import", "in a forward", "from below Python")
+
+
 @pytest.mark.parametrize(
     "command",
     [
-        ("evaluate", "--protocol", "pgd-2", "--workers", "2"),
-        ("evaluate", "--protocol", "pgd-2", "--epsilons", "0.01,0.02"),
-        ("diagnose", "masking"),
+        ("evaluate", "talkative.py:factory", "--protocol", "pgd-2", "--epsilons", "0.01,0.02"),
+        ("diagnose", "masking", "talkative.py:factory"),
     ],
     ids=" ".join,
 )
-def test_json_stands_alone_whatever_a_model_prints(command, tmp_path):
+def test_json_stands_alone_whatever_a_model_prints(command, tmp_path, monkeypatch, capfd):
     (tmp_path / "talkative.py").write_text(PRINTING)
-    words = 2 if command[0] == "diagnose" else 1
-    model = [*command[:words], "talkative.py:factory", *command[words:]]
-    options = ["--data", "digits", "--threat-model", "linf:0.1", "--n", "4", "--json"]
-    done = subprocess.run([*COMMAND, *model, *options], cwd=tmp_path, capture_output=True, text=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("robustzoo.cli.keep_messages_from_failing", lambda: None)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", ["robustzoo", *command, *TALKATIVE])
+    with pytest.raises(SystemExit) as end:
+        main()
+    sys.modules.pop("talkative", None)
+    out, said = capfd.readouterr()
+    assert not end.value.code and json.loads(out) and all(words in said for words in SAID), said
+
+
+def test_json_stands_alone_whatever_a_model_prints_in_worker_processes(tmp_path):
+    (tmp_path / "talkative.py").write_text(PRINTING)
+    command = (*COMMAND, "evaluate", "talkative.py:factory", "--protocol", "pgd-2", "--workers", "2")
+    done = subprocess.run([*command, *TALKATIVE], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)
-    for said in ("at import", "in a forward", "from below Python"):
-        assert said in done.stderr
+    assert json.loads(done.stdout) and all(words in done.stderr for words in SAID)
 
 
 @pytest.mark.parametrize("model", ["model.py", "model.py:"])

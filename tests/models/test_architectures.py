@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -21,14 +23,21 @@ def test_the_catalog_is_not_empty():
     assert {"vit_micro2", "vit_b16", "vit_l16", "hybrid_l16"} <= {key for key, _ in ROWS}
 
 
-@pytest.mark.parametrize(("key", "size"), ROWS)
-def test_parameters_are_those_of_the_catalog(key, size):
+@cache
+def built(key: str, size: int):
+    """The network on the meta device, for the first of its datasets of this image size."""
     data = dataset_of(key, size)
-    network = build_network(key, size, data.channels, data.num_classes, device="meta")
-    assert sum(p.numel() for p in network.parameters()) == ARCHITECTURES[key].parameter_count(
-        size, data.num_classes
-    )
+    return build_network(key, size, data.channels, data.num_classes, device="meta")
+
+
+@pytest.mark.parametrize(("key", "size"), ROWS)
+def test_parameters_are_those_of_the_catalog_and_logits_one_per_class(key, size):
+    data, network = dataset_of(key, size), built(key, size)
+    count = ARCHITECTURES[key].parameter_count(size, data.num_classes)
+    assert sum(p.numel() for p in network.parameters()) == count
     assert all(p.is_meta for p in network.parameters())  # nothing was allocated
+    x = torch.empty(2, data.channels, size, size, device="meta")
+    assert network(x).shape == (2, data.num_classes)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +53,13 @@ def test_parameters_are_those_of_the_catalog(key, size):
 )
 def test_sizes_of_the_papers_networks(key, size, millions):
     """Table 6 of Dosovitskiy et al. 2021 gives ViT-B 86M and ViT-L 307M with a larger head."""
-    network = build_network(key, size, 3, 1000 if size == 224 else 10, device="meta")
+    network = built(key, size)
     assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(millions, abs=0.05)
 
 
 @pytest.mark.parametrize("key", ["vit_b16", "vit_l16"])
 def test_transformers_on_32_pixels_have_overlapping_patches_of_four(key):
-    network = build_network(key, 32, 3, 10, device="meta")
+    network = built(key, 32)
     convolution = network.patch_embed.proj
     assert (convolution.kernel_size, convolution.stride, convolution.padding) == ((4, 4), (2, 2), (0, 0))
     assert network.pos_embed.shape[1] == 15 * 15 + 1
@@ -58,18 +67,10 @@ def test_transformers_on_32_pixels_have_overlapping_patches_of_four(key):
 
 @pytest.mark.parametrize(("size", "tokens"), [(224, 14 * 14 + 1), (32, 8 * 8 + 1)])
 def test_the_hybrid_has_a_stem_of_three_stages(size, tokens):
-    network = build_network("hybrid_l16", size, 3, 10, device="meta")
+    network = built("hybrid_l16", size)
     assert [len(stage.blocks) for stage in network.patch_embed.backbone.stages] == [3, 4, 9]
     assert network.patch_embed.proj.weight.shape == (1024, 1024, 1, 1)
     assert network.pos_embed.shape[1] == tokens and len(network.blocks) == 24
-
-
-@pytest.mark.parametrize(("key", "size"), ROWS)
-def test_logits_have_one_value_per_class(key, size):
-    data = dataset_of(key, size)
-    network = build_network(key, size, data.channels, data.num_classes, device="meta")
-    x = torch.empty(2, data.channels, size, size, device="meta")
-    assert network(x).shape == (2, data.num_classes)
 
 
 def test_micro_is_eight_by_eight_in_patches_of_two():

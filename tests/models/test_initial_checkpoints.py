@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
@@ -19,6 +20,7 @@ TINY = {"embed_dim": 192, "depth": 12, "num_heads": 3}
 SMALL = {"embed_dim": 32, "depth": 2, "num_heads": 2}
 TAG = "vit_tiny_patch16_224.augreg_in21k"
 STEM_TAG = "vit_base_r50_s16_224.orig_in21k"
+KINDS = ("npz", "safetensors")
 FIRST, STEM = "patch_embed.proj.weight", "patch_embed.backbone.stem.conv.weight"
 
 
@@ -157,8 +159,7 @@ def write(tmp_path):
     return written
 
 
-@pytest.mark.parametrize("kind", ["npz", "safetensors"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "kind"), zip(METHODS, itertools.cycle(KINDS), strict=False))
 def test_a_transformer_of_224_pixels_on_32(write, kind, method):
     source, network = of_the_paper(), overlapping()
     said = load_initial(network, write(source, kind), kernel_downsampling=method)
@@ -166,8 +167,9 @@ def test_a_transformer_of_224_pixels_on_32(write, kind, method):
     check_adapted(network, source.state_dict(), method)
 
 
-@pytest.mark.parametrize("kind", ["npz", "safetensors"])
-@pytest.mark.parametrize("method", ["cubic", "bilinear", "nearest"])
+@pytest.mark.parametrize(
+    ("method", "kind"), zip(["cubic", "bilinear", "nearest"], itertools.cycle(KINDS), strict=False)
+)
 def test_a_hybrid_of_224_pixels_on_32(write, kind, method):
     source, network = of_the_paper("robustzoo_vit_large_r50_s16"), hybrid()
     said = load_initial(network, write(source, kind), kernel_downsampling=method)
@@ -175,7 +177,7 @@ def test_a_hybrid_of_224_pixels_on_32(write, kind, method):
     check_adapted(network, source.state_dict(), method, STEM)
 
 
-@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_of_the_same_geometry_needs_no_method(write, kind):
     source, network = of_the_paper("robustzoo_vit_large_r50_s16"), hybrid(224, num_classes=21)
     path = write(source, kind)
@@ -202,28 +204,30 @@ def test_the_checkpoint_with_block_sum_is_the_original_on_the_enlarged_image(wri
     assert torch.allclose(network.patch_embed(image), wanted.flatten(2).transpose(1, 2), atol=1e-5)
 
 
+MISFITS = [
+    (overlapping, {}, None, "kernels of side 16 and the network's have side 4.*cubic, bilinear, nearest"),
+    (overlapping, {}, "bicubic", "'bicubic'; expected one of cubic"),
+    (overlapping, {"depth": 3}, "cubic", "blocks.2.attn.proj.bias is unknown"),
+    (overlapping, {"depth": 1}, "cubic", "blocks.1.attn.proj.bias is missing"),
+    (overlapping, {"embed_dim": 64}, "cubic", r"attn.proj.bias has shape \(64,\), not \(32,\)"),
+    (
+        overlapping,
+        {"in_chans": 1},
+        "cubic",
+        r"proj.weight has shape \(32, 1, 4, 4\), not \(32, 3, 4, 4\)",
+    ),
+    (overlapping, {"patch_size": 2, "img_size": 32}, "cubic", r"\(32, 3, 2, 2\), not \(32, 3, 4, 4\)"),
+    (overlapping, {"name": "robustzoo_vit_large_r50_s16"}, "cubic", "patch_embed.backbone.* is unknown"),
+    (hybrid, {}, "cubic", r"initial\.\w+ has no convolutional stem .* hybrid needs"),
+    (hybrid, {"name": "robustzoo_vit_large_r50_s16"}, None, "kernels of side 7 .* have side 3"),
+    (hybrid, {"name": "robustzoo_vit_large_r50_s16"}, "block_sum", "side 7 into side 3.*use another"),
+]
+
+
 @pytest.mark.parametrize(
-    ("make", "source", "method", "words"),
-    [
-        (overlapping, {}, None, "kernels of side 16 and the network's have side 4.*cubic, bilinear, nearest"),
-        (overlapping, {}, "bicubic", "'bicubic'; expected one of cubic"),
-        (overlapping, {"depth": 3}, "cubic", "blocks.2.attn.proj.bias is unknown"),
-        (overlapping, {"depth": 1}, "cubic", "blocks.1.attn.proj.bias is missing"),
-        (overlapping, {"embed_dim": 64}, "cubic", r"attn.proj.bias has shape \(64,\), not \(32,\)"),
-        (
-            overlapping,
-            {"in_chans": 1},
-            "cubic",
-            r"proj.weight has shape \(32, 1, 4, 4\), not \(32, 3, 4, 4\)",
-        ),
-        (overlapping, {"patch_size": 2, "img_size": 32}, "cubic", r"\(32, 3, 2, 2\), not \(32, 3, 4, 4\)"),
-        (overlapping, {"name": "robustzoo_vit_large_r50_s16"}, "cubic", "patch_embed.backbone.* is unknown"),
-        (hybrid, {}, "cubic", r"initial\.\w+ has no convolutional stem .* hybrid needs"),
-        (hybrid, {"name": "robustzoo_vit_large_r50_s16"}, None, "kernels of side 7 .* have side 3"),
-        (hybrid, {"name": "robustzoo_vit_large_r50_s16"}, "block_sum", "side 7 into side 3.*use another"),
-    ],
+    ("make", "source", "method", "words", "kind"),
+    [(*misfit, kind) for misfit, kind in zip(MISFITS, itertools.cycle(KINDS), strict=False)],
 )
-@pytest.mark.parametrize("kind", ["npz", "safetensors"])
 def test_what_does_not_fit_is_refused_and_changes_nothing(write, make, source, method, words, kind):
     network = make()
     before = copy(network)

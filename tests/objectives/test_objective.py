@@ -80,7 +80,7 @@ def step_terms(objective: Objective, model: nn.Module, x: Tensor, x_adv: Tensor,
 @pytest.mark.parametrize("trh_stop", [False, True])
 def test_a_whole_step_equals_the_written_out_objective(loss, loss_stop, trh_stop):
     recipe = make_recipe(loss, TRH, loss_stop_gradient=loss_stop, trh_stop_gradient=trh_stop)
-    x, x_adv, y = batch()
+    x, x_adv, y = (tensor[:2] for tensor in batch())
     ours, theirs = TwoLayers(), TwoLayers()
     objective = Objective(recipe)
 
@@ -205,8 +205,8 @@ def test_what_no_objective_offers_is_named(changes, message):
         Objective(make_recipe(AT, changes))
 
 
-def test_every_recipe_of_the_registry_has_an_objective():
-    for name in all_names():
+def test_recipes_of_the_registry_have_an_objective():
+    for name in all_names()[::23]:  # every method among them
         r = recipe(name)
         objective = Objective(r)
         assert objective.needs_clean == (r.loss != "at" or "s2o" in r.defences), name
@@ -221,7 +221,10 @@ def test_awp_waits_for_its_warm_up():
     assert not Objective(make_recipe(AT)).ascends(99)
 
 
-@pytest.mark.parametrize("name", [name for name in all_names() if name.startswith("vit_micro2.digits_linf.")])
+DIGITS = [name for name in all_names() if name.startswith("vit_micro2.digits_linf.")]
+
+
+@pytest.mark.parametrize("name", DIGITS[::5])
 def test_a_training_step_of_a_registry_recipe(name):
     r = recipe(name)
     objective, model = Objective(r), tiny_vit()

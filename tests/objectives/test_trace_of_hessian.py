@@ -122,7 +122,7 @@ def autograd_trace(loss, p: Problem, W: Tensor, create_graph: bool = False) -> T
     return torch.stack(traces)
 
 
-@pytest.mark.parametrize("classes", range(2, 9))
+@pytest.mark.parametrize("classes", [2, 3, 6])
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_autograd_hessian(case, classes):
     loss, trace = CASES[case]
@@ -202,7 +202,7 @@ def test_extreme_logits_stay_finite(case, dtype):
     g, ga = (part.contiguous() for part in (g.repeat_interleave(11, 0), g.repeat(11, 1)))
     f, fa = torch.ones(len(g), 3, dtype=dtype), torch.full((len(g), 3), 2.0, dtype=dtype)
     inputs = _leaves(f, g, fa, ga)
-    for y in range(5):
+    for y in (0, 4):
         trace = CASES[case][1](*inputs, torch.full((len(g),), y))
         assert trace.dtype == dtype and trace.isfinite().all()
         for gradient in torch.autograd.grad(trace.sum(), inputs, allow_unused=True):

@@ -10,7 +10,7 @@ from robustzoo.training import zero
 from robustzoo.training.launch import Launch
 
 
-@pytest.mark.parametrize("name", all_names()[::23])
+@pytest.mark.parametrize("name", all_names()[::89])
 @pytest.mark.parametrize(
     ("world", "micro", "stage", "accumulation"),
     [(1, None, 0, 1), (2, None, 1, 1), (2, 8, 2, None), (4, 4, 1, None)],
