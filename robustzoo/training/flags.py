@@ -74,9 +74,9 @@ def read(argv: Sequence[str] | None = None) -> Flags:
 
 
 def _data(text: str, overrides: dict[str, str]) -> Path | None:
-    """The folder of [KEY:]DIR; KEY, another dataset than the recipe's, goes into `overrides`. So does KEY alone,
-    of a dataset without files, and so do one's own images, named by the dataset.json of their folder, or of
-    that of FILE.py:FUNCTION."""
+    """The folder of [KEY:]DIR; KEY, another dataset than the recipe's, goes into `overrides`. So does KEY
+    alone, of a dataset without files, and so do one's own images, named by the dataset.json of their folder,
+    or of that of FILE.py:FUNCTION."""
     if text in DATASETS and not DATASETS[text].needs_files and not Path(text).exists():
         overrides["training_data"] = text
         return None
