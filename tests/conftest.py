@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 # No test may fail because the machine is slow or busy.
-settings.register_profile("robustzoo", deadline=None)
+settings.register_profile("robustzoo", deadline=None, max_examples=100 if os.environ.get("CI") else 30)
 settings.load_profile("robustzoo")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

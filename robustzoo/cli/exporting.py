@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from robustzoo import atomic_files
 from robustzoo.cli.models import open_model, refuse_unknown
 from robustzoo.cli.options import FileToWrite, trust
 from robustzoo.cli.output import say
@@ -62,7 +63,6 @@ def export(
 
 def _submit(model: str, target: str, out: Path, repo: str | None) -> None:
     refuse_unknown(model)
-    from robustzoo import atomic_files
     from robustzoo.hub.load import resolve_folder
     from robustzoo.hub.submissions import submission
 

@@ -82,8 +82,7 @@ def train(plan: Plan) -> None:
     settings = snapshot(plan, data)
     done = group.decide(lambda: folder.check(settings, last_step, resume=flags.resume))
     best = group.decide(lambda: folder.best(done))
-    if best.stops(flags.early_stopping):
-        last_step = done
+    last_step = done if best.stops(flags.early_stopping) else last_step
     validation = Validation(data, group, launch.micro_batch_size, every=plan.validate_every)
 
     # ---- Weights and engine, and what a checkpoint restores: these, then random states ---------------------

@@ -118,7 +118,7 @@ def test_linear_model_breaks_near_its_minimal_epsilon(norm, enough, toys):
     x = toys.random_images(20, shape, 0.4, 0.6)
     data = toys.labelled(model, x)
     minimal = model.minimal_epsilon(x, torch.tensor([y for _, y in data]), norm)
-    for i in minimal.argsort()[-2:].tolist():
+    for i in minimal.argsort()[-1:].tolist():
         assert minimal[i] < (0.2 if norm == "linf" else 1.5), "the optimum is inside the box"
         assert breaks(model, data, i, norm, enough * float(minimal[i]))
         assert not breaks(model, data, i, norm, 0.98 * float(minimal[i]), queries=300)
@@ -136,7 +136,13 @@ def weights_of_its_shapes(name):
 
 
 @pytest.mark.parametrize(
-    "norm, weights", [("l2", "bump 7"), ("l2", "bump 13"), ("l1", "all one"), ("l1", "halves")]
+    "norm, weights",
+    [
+        ("l2", "bump 7"),
+        ("l1", "halves"),
+        pytest.param("l2", "bump 13", marks=pytest.mark.slow),
+        pytest.param("l1", "all one", marks=pytest.mark.slow),
+    ],
 )
 def test_linear_model_of_its_own_shapes_breaks_at_a_quarter_above_the_minimum(norm, weights, toys):
     """L2: the optimum is a bump, as its proposals are. L1: with equal weights every perturbation of their
@@ -145,7 +151,7 @@ def test_linear_model_of_its_own_shapes_breaks_at_a_quarter_above_the_minimum(no
     x = toys.random_images(20, (1, 13, 13), 0.4, 0.6)
     data = toys.labelled(model, x)
     minimal = model.minimal_epsilon(x, torch.tensor([y for _, y in data]), norm)
-    for i in minimal.argsort()[[5, 10, -1]].tolist():
+    for i in minimal.argsort()[[5, -1]].tolist():
         assert breaks(model, data, i, norm, 1.25 * float(minimal[i]))
         assert not breaks(model, data, i, norm, 0.98 * float(minimal[i]), queries=300)
 
@@ -162,7 +168,14 @@ def _asking_every_query(self, going):
     return torch.zeros_like(going)
 
 
-@pytest.mark.parametrize("norm, factor, saved", [("linf", 1.2, 0.5), ("l2", 1.3, 0.98), ("l1", 4.0, 0.98)])
+@pytest.mark.parametrize(
+    "norm, factor, saved",
+    [
+        ("linf", 1.2, 0.5),
+        pytest.param("l2", 1.3, 0.98, marks=pytest.mark.slow),
+        pytest.param("l1", 4.0, 0.98, marks=pytest.mark.slow),
+    ],
+)
 def test_known_answers_are_not_asked_for_and_change_nothing(norm, factor, saved, toys, monkeypatch):
     """Verdicts, witnesses and the queries that found them are those of asking every query."""
     model = toys.Linear(3, (1, 6, 6))
@@ -217,8 +230,18 @@ def test_large_images_remember_nothing():
     assert asked.fresh(lanes, keys).all() and asked.stamps.numel() == 0
 
 
-@pytest.mark.parametrize("norm, factor", [("linf", 2.0), ("l2", 1.5), ("l1", 4.0)])
-@pytest.mark.parametrize("shape", [(1, 6, 6), (3, 20, 20)], ids=["remembers", "large"])
+@pytest.mark.parametrize(
+    ("norm", "factor", "shape"),
+    [
+        ("linf", 2.0, (1, 6, 6)),  # small images, whose asked proposals are remembered
+        ("l2", 1.5, (1, 6, 6)),
+        ("l1", 4.0, (1, 6, 6)),
+        ("linf", 2.0, (3, 20, 20)),
+        pytest.param("l2", 1.5, (3, 20, 20), marks=pytest.mark.slow),
+        pytest.param("l1", 4.0, (3, 20, 20), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_asking_ahead_changes_nothing_but_the_batches(norm, factor, shape, toys):
     """Verdicts, witnesses, iterations and counts of passes are those of lanes that ask for themselves."""
     model = toys.Linear(3, shape)
@@ -235,7 +258,7 @@ def test_asking_ahead_changes_nothing_but_the_batches(norm, factor, shape, toys)
         batches.clear()
         return run_protocol(model, data, range(6), p, threat_model, 3, micro_batch_size=lanes), len(batches)
 
-    (alone, most), others = run(1), [run(lanes) for lanes in (4, 6, 23)]
+    (alone, most), others = run(1), [run(lanes) for lanes in (6, 23)]
     for found, count in others:
         assert count < most
         for a, b in zip(alone, found, strict=True):

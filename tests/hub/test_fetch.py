@@ -61,7 +61,7 @@ def test_the_cache_of_the_environment_is_used(pinned, cache, no_request, monkeyp
 
 
 @pytest.mark.parametrize("name", [NAME, REFERENCE])
-def test_fresh_and_good(pinned, hub, tmp_path, published, name, capsys):
+def test_fresh_and_good(pinned, hub, tmp_path, published, name, capsys, quick_client):
     model = robustzoo.load(name, cache_dir=tmp_path / "cache", token="hf_secret")
     assert torch.equal(model(PIXELS), read_folder(published)(PIXELS))
     assert model.card == "# a card\n"
@@ -76,7 +76,7 @@ def test_fresh_and_good(pinned, hub, tmp_path, published, name, capsys):
 
 
 @pytest.mark.parametrize("name", [NAME, REFERENCE])
-def test_fresh_and_corrupt(pinned, hub, tmp_path, published, name):
+def test_fresh_and_corrupt(pinned, hub, tmp_path, published, name, quick_client):
     hub.corrupt.add("model.safetensors")
     with pytest.raises(RobustzooError) as caught:
         robustzoo.load(name, cache_dir=tmp_path / "cache")
@@ -120,7 +120,7 @@ def test_a_pin_of_another_model_is_refused(lock, published, tmp_path, monkeypatc
 # --- incomplete caches ---
 
 
-def test_the_rest_of_an_incomplete_cache_is_fetched(pinned, hub, tmp_path, published):
+def test_the_rest_of_an_incomplete_cache_is_fetched(pinned, hub, tmp_path, published, quick_client):
     make_cache(tmp_path / "cache", published, ["config.json", "model.safetensors"])
     assert robustzoo.load(NAME, cache_dir=tmp_path / "cache").card == "# a card\n"
     assert not any(
@@ -176,49 +176,55 @@ def test_a_cache_that_can_be_no_folder(no_request):
     assert not no_request
 
 
-def test_no_such_repository(hub, tmp_path):
+def test_no_such_repository(hub, tmp_path, quick_client):
     with pytest.raises(RobustzooError, match=r"has no repository someone/else(.|\n)*HF_TOKEN"):
         fetch_folder("someone/else", COMMIT, cache_dir=tmp_path)
 
 
-def test_no_such_commit(hub, tmp_path):
+def test_no_such_commit(hub, tmp_path, quick_client):
     with pytest.raises(RobustzooError, match=f"has no commit {OTHER}"):
         fetch_folder(REPO, OTHER, cache_dir=tmp_path)
 
 
-def test_gated(hub, tmp_path):
+def test_gated(hub, tmp_path, quick_client):
     hub.gated = True
     with pytest.raises(RobustzooError, match="is gated: ask for access"):
         fetch_folder(REPO, COMMIT, cache_dir=tmp_path)
 
 
-def test_a_disk_that_takes_nothing(hub, tmp_path):
+def test_a_disk_that_takes_nothing(hub, tmp_path, quick_client):
     (tmp_path / "cache" / f"models--{REPO.replace('/', '--')}").mkdir(parents=True)
     (tmp_path / "cache" / f"models--{REPO.replace('/', '--')}" / "blobs").touch()
     with pytest.raises(RobustzooError, match=r"failed: .*(blobs|directory)(.|\n)*Next: hf download"):
         fetch_folder(REPO, COMMIT, cache_dir=tmp_path / "cache")
 
 
-@pytest.mark.parametrize("where", ["", "file "], ids=["all", "large files"])
+NO_PROGRESS = "for 2 s, and the limit is 2 s without progress"
+TO_WAIT = "it asks to wait for 360[01] s, and the limit is 60 s"
+
+
 @pytest.mark.parametrize(
     ("fault", "limit", "words"),
     [
-        ("stall", 2, "for 2 s, and the limit is 2 s without progress"),
-        ("trickle", 2, "for 2 s, and the limit is 2 s without progress"),
-        ("busy", 60, "it asks to wait for 360[01] s, and the limit is 60 s"),
+        ("file stall", 2, NO_PROGRESS),
+        ("trickle", 2, NO_PROGRESS),
+        ("busy", 60, TO_WAIT),
+        pytest.param("stall", 2, NO_PROGRESS, marks=pytest.mark.slow),
+        pytest.param("file trickle", 2, NO_PROGRESS, marks=pytest.mark.slow),
+        pytest.param("file busy", 60, TO_WAIT, marks=pytest.mark.slow),
     ],
 )
-def test_a_hub_that_makes_no_progress_ends_in_words(hub, tmp_path, monkeypatch, fault, limit, words, where):
+def test_a_hub_that_makes_no_progress_ends_in_words(hub, tmp_path, monkeypatch, fault, limit, words):
     """The client alone waits for ever, or for an hour."""
     monkeypatch.setenv("ROBUSTZOO_HUB_TIMEOUT", str(limit))
-    hub.fault = where + fault
+    hub.fault = fault
     with pytest.raises(
         RobustzooError, match=rf"{words}(.|\n)*ROBUSTZOO_HUB_TIMEOUT=SECONDS(.|\n)*hf download"
     ):
         fetch_folder(REPO, COMMIT, cache_dir=tmp_path)
 
 
-def test_a_page_in_place_of_an_answer(hub, tmp_path):
+def test_a_page_in_place_of_an_answer(hub, tmp_path, quick_client):
     hub.fault = "html"
     with pytest.raises(RobustzooError, match="does not answer as a Hub does"):
         fetch_folder(REPO, COMMIT, cache_dir=tmp_path)
@@ -242,7 +248,7 @@ def test_a_reference_is_a_repository_and_a_revision():
 
 
 @pytest.mark.parametrize("revision", ["@v1", "@main", ""], ids=["tag", "branch", "none"])
-def test_a_tag_is_resolved_once_and_its_commit_printed(hub, tmp_path, capsys, revision):
+def test_a_tag_is_resolved_once_and_its_commit_printed(hub, tmp_path, capsys, revision, quick_client):
     model = robustzoo.load(f"hf-hub:{REPO}{revision}", cache_dir=tmp_path, token="hf_secret")
     assert model.name == NAME and COMMIT in str(model.folder)
     assert f"hf-hub:{REPO}{revision} is commit {COMMIT} today" in capsys.readouterr().err
@@ -258,7 +264,7 @@ def test_a_tag_is_resolved_once_and_its_commit_printed(hub, tmp_path, capsys, re
         robustzoo.load(f"hf-hub:{REPO}{revision}", cache_dir=tmp_path, local_files_only=True)
 
 
-def test_a_repository_that_moved_is_followed(hub, tmp_path):
+def test_a_repository_that_moved_is_followed(hub, tmp_path, quick_client):
     hub.moved["someone/former"] = REPO
     assert robustzoo.load(f"hf-hub:someone/former@{COMMIT}", cache_dir=tmp_path).name == NAME
 
@@ -293,7 +299,7 @@ _MANY = """
 import os, sys
 import robustzoo
 from robustzoo.models import read_folder  # everything slow, once
-cache, reference = sys.argv[1:]
+cache, reference, number = sys.argv[1:]
 def one():
     try:
         model = robustzoo.load(reference, cache_dir=cache)
@@ -301,15 +307,16 @@ def one():
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         os._exit(2)
-children = [os.fork() or one() for _ in range(20)]
+children = [os.fork() or one() for _ in range(int(number))]
 print(sorted({os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children}))
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_twenty_processes_load_one_uncached_model_with_one_download(hub, tmp_path):
+@pytest.mark.parametrize("number", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_many_processes_load_one_uncached_model_with_one_download(hub, tmp_path, number):
     done = subprocess.run(
-        [sys.executable, "-c", _MANY, str(tmp_path), REFERENCE],
+        [sys.executable, "-c", _MANY, str(tmp_path), REFERENCE, str(number)],
         env=os.environ
         | {"PYTHONPATH": str(Path(robustzoo.__file__).parents[1]), "HF_ENDPOINT": hub.endpoint},
         capture_output=True,

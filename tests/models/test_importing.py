@@ -271,6 +271,7 @@ def resnet2b(shared, tmp_path_factory):
     return out, text
 
 
+@pytest.mark.slow
 def test_the_normalisation_is_chosen_by_the_claim(resnet2b):
     out, text = resnet2b
     assert "6870 of 10000" in text and "0.2471, 0.2435, 0.2616" in text and "under state_dict" in text

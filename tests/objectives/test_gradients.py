@@ -16,6 +16,8 @@ from tests.objectives.reference import step_gradient
 LOSSES = ("at", "trades", "alp", "mart")
 DEFENCES = ("base", "trh", "s2o", "awp", "swa", "trh_awp", "s2o_awp", "trh_awp_swa")
 METHODS = [f"{loss}_{defence}" for loss in LOSSES for defence in DEFENCES]
+# Every third, which has every loss and every defence; the others are slow.
+SOME = [pytest.param(m, marks=pytest.mark.slow if i % 3 else ()) for i, m in enumerate(METHODS)]
 # Strong enough for each to be seen: the recipes' own are a hundredth of it.
 STRONG = {
     "trh": {"trh_lambda": 0.05, "trh_schedule": "constant"},
@@ -67,7 +69,7 @@ def distance(gradients: dict[str, Tensor], others: dict[str, Tensor]) -> float:
     return ((a - b).norm() / b.norm()).item()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SOME)
 def test_the_gradient_of_a_step_is_the_written_out_one(method):
     made, (x, x_adv, y) = strong(method), batch()
     model = network(made)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,23 +18,44 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read when DeepSpeed is importe
 pytest.importorskip("deepspeed", reason="training needs the extra `train`")
 
 
-@pytest.fixture
-def train(monkeypatch):
-    """Training in this process, arguments to status, on one thread; leaves no launcher's variables."""
+@contextmanager
+def _training():
     import torch
 
     from robustzoo.training.__main__ import train as main
     from tests.training.ranks import LAUNCHER_VARIABLES
 
-    for name in LAUNCHER_VARIABLES:  # noted first, so that what `main` sets is undone
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    monkeypatch.setattr("robustzoo.training.validation.STEPS", 2)
-    monkeypatch.setattr("robustzoo.training.validation.LARGEST", 20)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield main
-    torch.set_num_threads(threads)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in LAUNCHER_VARIABLES:  # noted first, so that what `main` sets is undone
+            patch.setenv(name, "")
+            patch.delenv(name)
+        patch.setattr("robustzoo.training.validation.STEPS", 2)
+        patch.setattr("robustzoo.training.validation.LARGEST", 20)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        yield main
+        torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def train():
+    """Training in this process, arguments to status, on one thread; leaves no launcher's variables."""
+    with _training() as main:
+        yield main
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """trained(*arguments): the folder of a run that every test may read, trained once."""
+
+    @functools.cache
+    def run(*arguments: str) -> Path:
+        folder = tmp_path_factory.mktemp("trained") / "run"
+        with _training() as main:
+            assert main([*arguments, "--out", str(folder)]) == 0
+        return folder
+
+    return run
 
 
 @pytest.fixture

@@ -26,10 +26,9 @@ ARGUMENTS = [AT_TRH, *small(), "--checkpoint-every", "2"]
 
 
 @pytest.fixture
-def whole(train, tmp_path, weights):
+def whole(trained, weights):
     """Weights of the training that nothing happens to."""
-    assert train([*ARGUMENTS, "--out", str(tmp_path / "whole")]) == 0
-    return weights(tmp_path / "whole/model")
+    return weights(trained(*ARGUMENTS) / "model")
 
 
 def ends_in_words(train, capsys, run, *words: str, step: int) -> None:
