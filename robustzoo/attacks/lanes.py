@@ -66,36 +66,45 @@ class Lanes:
         self.works[lane] = None
         self.active[lane] = False
 
-    def end(self, lane: int, attack: Attack, iteration: int, point: Tensor | None) -> None:
-        """Enter how the attempt in a lane ended. point: where it broke the sample, on the CPU."""
-        attempts, number = self._work(lane)
-        attempts.end(
-            number,
-            Attempt(
-                target=int(self.target[lane]) if attack.targets else None,
-                iteration=iteration,
-                point=point,
-                forwards=int(self.forwards[lane]),
-                backwards=int(self.backwards[lane]),
-                slope=bool(self.slope[lane]),
-                finite=bool(self.finite[lane]),
-            ),
-        )
+    def end(
+        self, lanes: list[int], attack: Attack, iterations: Tensor, points: Tensor, fooled: Tensor
+    ) -> list[Attempts]:
+        """Enter how the attempts in `lanes` ended, all read from the device at once; returns whose they were.
 
-    def check_finite(self, logits: Tensor) -> Tensor:
-        """Which lanes have only finite logits, (L,) bool. An attempt ahead of its turn keeps it in mind.
+        iterations: (L,). points: (L, C, H, W), that of a lane of `fooled: (L,) bool` broke its sample.
+        """
+        counts = iterations, self.target, self.forwards, self.backwards, self.slope, self.finite, fooled
+        rows = torch.stack([count.long() for count in counts], 1).tolist()
+        for lane in lanes:
+            attempts, number = self._work(lane)
+            iteration, target, forwards, backwards, slope, finite, broken = rows[lane]
+            point = points[lane].cpu().clone() if broken else None
+            attempts.end(
+                number,
+                Attempt(
+                    target=target if attack.targets else None,
+                    iteration=iteration,
+                    point=point,
+                    forwards=forwards,
+                    backwards=backwards,
+                    slope=bool(slope),
+                    finite=bool(finite),
+                ),
+            )
+        return [self._work(lane)[0] for lane in lanes]
+
+    def note_not_finite(self, bad: Tensor) -> None:
+        """The lanes of `bad: (L,) bool` have NaN or infinite logits; an attempt ahead of its turn keeps it in
+        mind.
 
         Raises:
-            NonFiniteLogits: an attempt whose turn it is has others.
+            NonFiniteLogits: it is the turn of one of these attempts.
         """
-        finite = logits.isfinite().all(1)
-        bad = (~finite & self.active).nonzero().squeeze(1).tolist()
-        if bad:
-            self.finite &= finite | ~self.active
-            turn = [lane for lane in bad if self._work(lane)[0].leading(self._work(lane)[1])]
-            if turn:
-                raise NonFiniteLogits(sorted({self.sample(lane).id for lane in turn}))
-        return finite
+        self.finite &= ~bad
+        lanes = bad.nonzero().squeeze(1).tolist()
+        turn = [lane for lane in lanes if self._work(lane)[0].leading(self._work(lane)[1])]
+        if turn:
+            raise NonFiniteLogits(sorted({self.sample(lane).id for lane in turn}))
 
 
 class Search(ABC):
@@ -189,29 +198,19 @@ def run_attack(
     """
     lanes, attack, queue = search.lanes, search.attack, _Queue(search, waiting)
     judge = model if judge is None else judge  # not `or`: a module may have a length, and it may be 0
-    starting = torch.zeros_like(lanes.active)
-    for lane in range(len(lanes)):
-        starting[lane] = queue.refill(lane)
-    search.begin(starting)
-    while lanes.active.any():
+    starting = queue.refill(range(len(lanes)))
+    while any(work is not None for work in lanes.works):
+        if starting is not None:
+            search.begin(starting)
+            starting = None
         logits, loss, grad, fooled = _ask(model, judge, search, search.points.detach())
         points, iterations = search.points, search.iteration
         exhausted = search.advance(logits, loss, grad)
-        over = ((fooled | exhausted) & lanes.active).nonzero().squeeze(1).tolist()
+        over = [i for i, ends in enumerate(((fooled | exhausted) & lanes.active).tolist()) if ends]
         if not over:
             continue
-        ended = []
-        for lane in over:
-            point = points[lane].cpu().clone() if fooled[lane] else None
-            lanes.end(lane, attack, int(iterations[lane]), point)
-            ended.append(lanes.works[lane][0])
-        yield from queue.settle(ended)
-        starting = torch.zeros_like(lanes.active)
-        for lane in range(len(lanes)):
-            if lane in over or lanes.works[lane] is None:
-                starting[lane] = queue.refill(lane)
-        if starting.any():
-            search.begin(starting)
+        yield from queue.settle(lanes.end(over, attack, iterations, points, fooled))
+        starting = queue.refill(i for i, work in enumerate(lanes.works) if i in over or work is None)
 
 
 class _Queue:
@@ -233,7 +232,17 @@ class _Queue:
             if work is not None and (work[0].sample.id not in self._in_hand or not work[0].needs(work[1])):
                 self._lanes.free(lane)
 
-    def refill(self, lane: int) -> bool:
+    def refill(self, lanes: Iterable[int]) -> Tensor | None:
+        """Begin an attempt in each lane that there is one for, and free the others. Returns which begin, (L,)
+        bool, None where none does."""
+        begun = {lane for lane in lanes if self._begin(lane)}
+        if not begun:
+            return None
+        return torch.tensor(
+            [lane in begun for lane in range(len(self._lanes))], device=self._lanes.active.device
+        )
+
+    def _begin(self, lane: int) -> bool:
         """Begin an attempt in a lane: of its own sample, of the next one waiting, or ahead of another lane's
         turn. Returns whether there was any; else the lane is freed."""
         work = self._lanes.works[lane]
@@ -263,19 +272,19 @@ def _ask(
     if not search.differentiates:
         logits = search.gather(predict(model, points, draws))
         lanes.forwards += lanes.active * draws
-        return logits, None, None, _look(judge, search, points, logits)
+        return logits, None, None, _look(judge, search, points, logits)[0]
     wants = search.wants_gradient() & lanes.active
     if draws > 1:
         logits, loss, grad = _expected(model, search, points, bool(wants.any()))
-        fooled = _look(judge, search, points, logits)
+        fooled, _ = _look(judge, search, points, logits)
     else:
         points = points.requires_grad_()
         with torch.enable_grad():
             logits = model(points)
             loss = search.loss(logits)
-        fooled, grad = _look(judge, search, points.detach(), logits.detach()), None
-        wants &= ~fooled
-        if wants.any():
+        fooled, wanted = _look(judge, search, points.detach(), logits.detach(), wants)
+        wants, grad = wants & ~fooled, None
+        if wanted:
             loss, grad = search.gradient(logits, loss, points)
         points.requires_grad_(False)
         logits, loss = logits.detach(), loss.detach()
@@ -307,16 +316,31 @@ def _expected(
     return means[0], means[1], means[2] if wanted else None
 
 
-def _look(judge: Callable[[Tensor], Tensor], search: Search, points: Tensor, logits: Tensor) -> Tensor:
-    """Which lanes in use are broken at their point, (L,) bool."""
+def _look(
+    judge: Callable[[Tensor], Tensor],
+    search: Search,
+    points: Tensor,
+    logits: Tensor,
+    wants: Tensor | None = None,
+) -> tuple[Tensor, bool]:
+    """Which lanes in use are broken at their point, (L,) bool; and whether any other is in `wants`, (L,)
+    bool.
+
+    The device is waited for once, more often only where something looks broken.
+    """
     lanes = search.lanes
-    finite = lanes.check_finite(logits)
-    if not search.looks:
-        return torch.zeros_like(lanes.active)
-    fooled = (logits.argmax(1) != lanes.y) & lanes.active & finite
-    if fooled.any():
+    finite, fooled = logits.isfinite().all(1), torch.zeros_like(lanes.active)
+    bad = ~finite & lanes.active
+    if search.looks:
+        fooled = (logits.argmax(1) != lanes.y) & lanes.active & finite
+    wants = fooled if wants is None else wants
+    any_bad, any_fooled, wanted = torch.stack((bad, fooled, wants & ~fooled)).any(1).tolist()
+    if any_bad:
+        lanes.note_not_finite(bad)
+    if any_fooled:
         fooled &= in_ball(points, lanes.x, search.norm, search.budget)
-    if fooled.any():
-        lanes.forwards += fooled * search.attack.draws
-        fooled &= predict(judge, points, search.attack.draws).argmax(1) != lanes.y
-    return fooled
+        if fooled.any():
+            lanes.forwards += fooled * search.attack.draws
+            fooled &= predict(judge, points, search.attack.draws).argmax(1) != lanes.y
+        wanted = bool((wants & ~fooled).any())
+    return fooled, wanted

@@ -162,11 +162,9 @@ class Square(Search):
                     self.points[row] = self.best[lane]
                 self.iteration[left] = torch.where(found > 0, self.ahead.number[left], self.iteration[left])
             new.write(self.points, row)
-            left = left[(found == 0).nonzero().squeeze(1)]
-            if len(left):
-                over = self.iteration[left] >= last
-                spent[left[over]] = True
-                left = left[~over]
+            none, over = found == 0, self.iteration[left] >= last
+            spent[left] = none & over
+            left = left[none & ~over]
         return spent
 
     def _first_fresh(self, lanes: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -174,8 +172,8 @@ class Square(Search):
         (n,)` of each: their position in `lanes` and place in the chunk, (m,) each, in order; and the place
         (n,) from which to look on."""
         chunk, place = self.iteration[lanes] // _CHUNK, self.iteration[lanes] % _CHUNK
-        due = place == 0
-        if due.any():
+        due = (place == 0).nonzero().squeeze(1)
+        if len(due):
             self._redraw(lanes[due], chunk[due])
         end = (self.attack.iterations - chunk * _CHUNK).clamp_max(_CHUNK)
         place = place.unsqueeze(1)

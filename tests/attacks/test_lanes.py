@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from robustzoo.attacks.answers import NonFiniteLogits
 from robustzoo.attacks.lanes import Lanes, Sample, Search, run_attack
 from robustzoo.attacks.protocols import protocol
+from robustzoo.attacks.searches import SEARCHES
 from robustzoo.registry.threat_model import ThreatModel
 
 LINF = ThreatModel.parse("linf:0.1")
@@ -152,3 +154,48 @@ def test_what_is_no_number_counts_when_its_turn_comes(lanes):
 
 def test_nothing_waiting():
     assert climb(Brightness(), []) == []
+
+
+# What makes the host wait for a GPU. On the CPU it costs little, but is counted all the same.
+_WAITS = {"item", "tolist", "nonzero", "cpu", "masked_select", "repeat_interleave"}
+_WAITS |= {f"__{kind}__" for kind in ("bool", "int", "float", "index")}
+
+
+class Waits(TorchFunctionMode):
+    """Counts what waits for the device: reads of values, and selections whose size depends on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        self.count += name in _WAITS
+        if name in ("__getitem__", "__setitem__"):
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            self.count += any(isinstance(at, torch.Tensor) and at.dtype == torch.bool for at in index)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "most"),
+    [
+        ("apgd-t", "linf", 2),  # something broken or not finite; an attempt over
+        ("apgd-ce", "linf", 3),  # a loss of zero too
+        ("pgd-30", "linf", 3),
+        ("fab-t", "linf", 3.5),  # points outside the ball fool; Newton's steps are done
+        ("square", "l2", 7),  # what is next in each lane, and which has none
+    ],
+)
+def test_the_host_hardly_waits_for_the_device_in_an_iteration(name, norm, most):
+    model, lanes = Brightness(), Lanes(8, (3, 16, 16), torch.device("cpu"))
+    (attack,) = protocol(name, ThreatModel.parse(f"{norm}:0.1"), 3).attacks
+    attack = replace(attack, iterations=min(attack.iterations, 100))
+    x = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0)) / 5
+    waiting = [Sample(i, 0, (1, 2)[: attack.targets], lambda i=i: x[i]) for i in range(8)]
+    search = SEARCHES[attack.algorithm](attack, lanes, norm, 0.1, seed=0)
+    with Waits() as waits:
+        outcomes = list(run_attack(model, search, waiting))
+    assert not any(outcome.broken for outcome in outcomes)
+    # The ends and beginnings of attempts cost a few more.
+    assert waits.count <= most * len(model.rows) + 20 * attack.attempts

@@ -90,16 +90,22 @@ def test_nothing_is_drawn_where_nothing_is_open():
 def test_the_first_tier_is_part_of_the_protocol():
     standard = protocol("aa-standard", LINF, 10)
     tier = first_tier(standard)
-    assert [(m.name, m.targets) for m in tier.attacks] == [("apgd-ce", 0), ("apgd-t", 3)]
-    assert tier.name == "first tier of aa-standard"
-    assert [m.targets for m in first_tier(protocol("aa-standard", LINF, 3)).attacks] == [0, 2]
+    assert tier.attacks == standard.attacks[:1] and tier.name == "first tier of aa-standard"
+    for name, threat_model in (("aa-plus", LINF), ("aa-standard", ThreatModel.parse("l1:1"))):
+        whole = protocol(name, threat_model, 10)
+        assert whole.attacks[0].restarts == 5
+        assert first_tier(whole).attacks == (replace(whole.attacks[0], restarts=1),)
+    assert [m.targets for m in first_tier(protocol("apgd-t", LINF, 10)).attacks] == [1]
     for whole in ("pgd-5", "apgd-ce", "square"):
         assert first_tier(protocol(whole, LINF, 10)) == protocol(whole, LINF, 10)
 
 
-def test_survivors_of_the_tier_contain_all_that_the_protocol_leaves(linear):
+@pytest.mark.parametrize(
+    ("threat_model", "whole"), [("linf:1/40", "apgd-ce+t"), ("linf:1/40", "apgd-t"), ("l1:0.5", "apgd-ce")]
+)
+def test_survivors_of_the_tier_contain_all_that_the_protocol_leaves(linear, threat_model, whole):
     """Same noise: an image that the tier breaks, the protocol breaks."""
-    asked = ask(linear, LINF, "apgd-ce+t", indices=range(32), seed=7)
+    asked = ask(linear, threat_model, whole, indices=range(32), seed=7)
     with prepare(linear, "digits", asked) as ready:
         ready = ready.sized(32)
         both = ready.work, FirstTier(**vars(ready.work))
