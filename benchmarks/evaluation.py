@@ -1,11 +1,12 @@
 """aa-standard: robustzoo against the reference algorithms, on one model and the same images, in one run.
 
     python benchmarks/evaluation.py [--model NAME] [--budget linf:2/255] [--n 200] [--count-images 8]
-                                    [--repeat 1] [--out DIR]
+                                    [--repeat 1] [--contestants NAME ...] [--out DIR]
+    python benchmarks/evaluation.py --growth [--out DIR]
     python benchmarks/evaluation.py --suite [--models NAME ...] [--sizes 100 200 1000] [--out DIR]
 
 --suite: one table over models (digits, resnet2b and those that --models names), numbers of images and norms,
-then how the cost of a linear model grows with images, classes and pixels.
+then how the cost of a linear model grows with images, classes and pixels (--growth: that alone).
 
 Contestants, each in processes of its own and one after the other:
     robustzoo            evaluate(..., workers=2), one thread a process
@@ -185,7 +186,7 @@ def table(document: dict[str, Any]) -> str:
             "",
             *rows,
             "",
-            f"robustzoo takes {ratios}.",
+            f"robustzoo takes {ratios}." if ratios else "",
             "",
             footer(document),
         ]
@@ -199,6 +200,7 @@ def run(model: str, budget: str | None, n: int, arguments: argparse.Namespace) -
     names = [n for n, (kind, *_) in CONTESTANTS.items() if importlib.util.find_spec(kind) is not None]
     if not arguments.suite:
         names.remove("robustzoo 1w")
+    names = [name for name in names if name in ("robustzoo", *arguments.contestants)]
     if (budget or "").startswith("l1"):  # it has no L1
         names = [name for name in names if not name.startswith("torchattacks")]
     job = {"model": model, "budget": budget, "indices": indices, "count": False}
@@ -293,6 +295,8 @@ def suite_table(document: dict[str, Any]) -> str:
                 f"{row['seconds']:.1f} | {ratio} | {sum(row['robust'])} | {row['agreement']:.1%} | "
                 f"{row['peak_mb']:.0f} | {counts[0]} | {counts[1]} |"
             )
+    if not document["runs"]:
+        rows = []
     grown = ["| grows | images | classes | side | protocol | seconds |", "|" + "---|" * 6]
     for row in document["growth"]:
         grown.append(
@@ -340,12 +344,18 @@ def main() -> None:
     parser.add_argument("--count-images", type=int, default=8, help="0 counts nothing")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each; the median is shown")
     parser.add_argument("--out", type=Path, help="folder for evaluation.json and evaluation.md")
+    parser.add_argument("--growth", action="store_true", help="only how the cost of a linear model grows")
+    parser.add_argument("--contestants", nargs="+", default=list(CONTESTANTS), help="beside robustzoo")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         kind, path = arguments.child
         job = json.loads(Path(path).read_text())
         Path(path).write_text(json.dumps(attack(kind, job)))
+        return
+    if arguments.growth:
+        document = {"runs": [], "growth": growth(), **circumstances()}
+        show(document, suite_table(document), "evaluation_growth", arguments.out)
         return
     if arguments.suite:
         document = suite(arguments)

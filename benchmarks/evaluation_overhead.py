@@ -1,6 +1,6 @@
 """What an evaluation costs beyond the network: its wall time over counts times the bare model's speed.
 
-    python benchmarks/evaluation_overhead.py [--model NAME] [--n 200] [--rounds 3] [--out DIR]
+    python benchmarks/evaluation_overhead.py [--model NAME|resnet2b] [--n 200] [--rounds 3] [--out DIR]
 
 aa-standard in this process alone, one thread. Hooks count the images that pass the model forwards and
 backwards (guards, trials and padding included); Evidence counts those that the samples needed (no padding).
@@ -25,11 +25,12 @@ from typing import Any
 
 import torch
 from evaluation import PROTOCOL, Counter, circumstances, footer, show
+from evaluation_subjects import subject
 from torch import Tensor, nn
 
 import robustzoo
 from robustzoo.attacks.frozen import frozen
-from robustzoo.data import evaluation_subset, load_dataset
+from robustzoo.data import evaluation_subset
 from robustzoo.evaluation.micro_batch import DEFAULT_MICRO_BATCH
 
 EVERY, REPEATS, WINDOW = 100, 4, 10.0
@@ -82,12 +83,18 @@ def _typical(times: list[float], kind: str) -> float:
     return statistics.mean(min(pair) for pair in zip(times[::2], times[1::2], strict=True))
 
 
-def attack(model: nn.Module, data: Any, indices: list[int], size: int) -> tuple[float, dict[str, Any]]:
+# Models without a threat model of their own.
+BUDGETS = {"resnet2b": "linf:1/255"}
+
+
+def attack(
+    model: nn.Module, data: Any, budget: str | None, indices: list[int], size: int
+) -> tuple[float, dict[str, Any]]:
     """Evaluate; the seconds, and the passes forwards and backwards by each of COUNTS."""
     counter = Counter(model)
     start = time.perf_counter()
     found = robustzoo.evaluate(
-        model, data, protocol=PROTOCOL, indices=indices, micro_batch_size=size, progress=False
+        model, data, budget, protocol=PROTOCOL, indices=indices, micro_batch_size=size, progress=False
     )
     seconds = time.perf_counter() - start
     passes = found.doc["passes"]["forward"], found.doc["passes"]["backward"]
@@ -96,8 +103,8 @@ def attack(model: nn.Module, data: Any, indices: list[int], size: int) -> tuple[
 
 def in_between(name: str, data: Any, indices: list[int], size: int) -> dict[str, Any]:
     """One evaluation that stops now and then for the bare model."""
-    model = robustzoo.load(name)
-    bare = BareModel(copy.deepcopy(model), _batch(model, size))
+    model = subject(name)[0]
+    bare = BareModel(copy.deepcopy(model), _batch(data[0][0].shape, size))
     calls, stopped = 0, 0.0
 
     def stop(module: nn.Module, inputs: tuple) -> None:
@@ -110,14 +117,14 @@ def in_between(name: str, data: Any, indices: list[int], size: int) -> dict[str,
 
     model.register_forward_pre_hook(stop)
     with frozen(bare.model):
-        seconds, counts = attack(model, data, indices, size)
+        seconds, counts = attack(model, data, BUDGETS.get(name), indices, size)
     return _ratios("in between", seconds - stopped, counts, bare)
 
 
 def around(name: str, data: Any, indices: list[int], size: int) -> dict[str, Any]:
     """One evaluation without interruption, the bare model before and after it."""
-    model = robustzoo.load(name)
-    bare = BareModel(copy.deepcopy(model), _batch(model, size))
+    model = subject(name)[0]
+    bare = BareModel(copy.deepcopy(model), _batch(data[0][0].shape, size))
 
     def window() -> None:
         start = time.perf_counter()
@@ -126,13 +133,13 @@ def around(name: str, data: Any, indices: list[int], size: int) -> dict[str, Any
 
     with frozen(bare.model):
         window()
-        seconds, counts = attack(model, data, indices, size)
+        seconds, counts = attack(model, data, BUDGETS.get(name), indices, size)
         window()
     return _ratios("around", seconds, counts, bare)
 
 
-def _batch(model: nn.Module, size: int) -> Tensor:
-    return torch.rand(size, *model.input_shape, generator=torch.Generator().manual_seed(0))
+def _batch(shape: tuple[int, ...], size: int) -> Tensor:
+    return torch.rand(size, *shape, generator=torch.Generator().manual_seed(0))
 
 
 def _ratios(way: str, seconds: float, counts: dict[str, Any], bare: BareModel) -> dict[str, Any]:
@@ -180,7 +187,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for evaluation_overhead.json and .md")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    data = load_dataset(robustzoo.load(arguments.model).recipe.dataset)
+    data = subject(arguments.model)[1]
     indices = evaluation_subset(data, arguments.n).indices
     size = min(arguments.micro_batch, len(indices))
     runs = []
