@@ -12,7 +12,7 @@ from typing import Any
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.digests import json_digest
-from robustzoo.registry.outside import REFUSED, TIMM, is_plain
+from robustzoo.registry.extensions import REFUSED, TIMM, is_plain
 from robustzoo.registry.recipes import Recipe
 from robustzoo.registry.threat_model import ThreatModel
 from robustzoo.streams import is_one_line

@@ -16,8 +16,8 @@ from robustzoo.cards.metadata import timm_tags
 from robustzoo.cards.signs import masking_signs
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS, DEFENCES, LOSSES, OWN_DATA_MARK
 from robustzoo.registry.describe import changes, network_title, training_command
+from robustzoo.registry.extensions import TIMM, is_outside, of_packages
 from robustzoo.registry.fields import value_text
-from robustzoo.registry.outside import TIMM, is_outside, of_packages
 from robustzoo.registry.recipes import Recipe
 from robustzoo.registry.rules import DDPM_IMAGES, generated_images
 from robustzoo.registry.threat_model import CORRUPTIONS, ThreatModel

@@ -16,7 +16,7 @@ from robustzoo.models.pixel_model import FeaturesAndLogits, PixelModel
 from robustzoo.objectives import trace_of_hessian
 from robustzoo.objectives.objective import Objective
 from robustzoo.registry import Recipe
-from robustzoo.registry.outside import of_packages
+from robustzoo.registry.extensions import of_packages
 from robustzoo.registry.recipes import changed_name, science_digest
 
 

@@ -16,8 +16,8 @@ import robustzoo.models.small_networks  # noqa: F401 (all three register our net
 from robustzoo.errors import RobustzooError
 from robustzoo.registry import Recipe
 from robustzoo.registry.catalog import ARCHITECTURES, Network
+from robustzoo.registry.extensions import TIMM
 from robustzoo.registry.names import did_you_mean
-from robustzoo.registry.outside import TIMM
 
 
 def timm_name(architecture: str, image_size: int, patch_stride: int | None = None) -> str:

@@ -15,7 +15,7 @@ from robustzoo.cards.imported import PYTHON, Imported
 from robustzoo.errors import RobustzooError
 from robustzoo.models.timm_models import ForeignModel
 from robustzoo.python_files import made_by
-from robustzoo.registry.outside import TIMM
+from robustzoo.registry.extensions import TIMM
 from robustzoo.untrusted_files import read_bytes
 
 _LARGEST_CODE = 10**6  # bytes

@@ -25,7 +25,7 @@ from robustzoo.models.imported_networks import (
 from robustzoo.python_files import file_and_function
 from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.digests import sha256_file
-from robustzoo.registry.outside import TIMM
+from robustzoo.registry.extensions import TIMM
 from robustzoo.registry.threat_model import ThreatModel
 
 # What published classifiers of photographs are normalised by -> mean and std of the three channels.

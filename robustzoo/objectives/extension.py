@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor
 
 from robustzoo.errors import RobustzooError
-from robustzoo.registry.outside import is_outside, load_point
+from robustzoo.registry.extensions import is_outside, load_point
 
 if TYPE_CHECKING:
     from robustzoo.registry import Recipe

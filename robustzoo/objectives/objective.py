@@ -33,7 +33,7 @@ from robustzoo.objectives.losses import cross_entropy, kl_divergence, log_softma
 from robustzoo.objectives.robust_losses import LOSSES
 from robustzoo.objectives.sharpness import sam
 from robustzoo.objectives.weight_perturbation import perturbations, perturbed_parameters
-from robustzoo.registry.outside import is_outside
+from robustzoo.registry.extensions import is_outside
 from robustzoo.registry.threat_model import ThreatModel
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 
 from robustzoo.registry.catalog import ARCHITECTURES, OWN_DATA_MARK
 from robustzoo.registry.composition import composed
+from robustzoo.registry.extensions import TIMM, is_outside
 from robustzoo.registry.fields import FIELDS, value_text
-from robustzoo.registry.outside import TIMM, is_outside
 from robustzoo.registry.paper import PROTOCOL, published_cell, read_table
 from robustzoo.registry.recipes import Recipe
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from robustzoo.errors import RobustzooError
+from robustzoo.registry.extensions import KEY, REFUSED, TIMM, Arguments, is_outside
 from robustzoo.registry.names import did_you_mean
-from robustzoo.registry.outside import KEY, REFUSED, TIMM, Arguments, is_outside
 from robustzoo.registry.threat_model import ThreatModel
 
 

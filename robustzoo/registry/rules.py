@@ -8,7 +8,7 @@ from typing import Any
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import ARCHITECTURES, DATASETS
 from robustzoo.registry.dataset_files import is_own
-from robustzoo.registry.outside import TIMM, is_outside, of_packages
+from robustzoo.registry.extensions import TIMM, is_outside, of_packages
 
 Rule = tuple[bool, str]  # (broken, message with {field} places)
 

@@ -19,7 +19,7 @@ from robustzoo.errors import RobustzooError
 from robustzoo.registry import Recipe, recipe
 from robustzoo.registry.dataset_files import FILE, described, is_own
 from robustzoo.registry.digests import sha256_file
-from robustzoo.registry.outside import versions
+from robustzoo.registry.extensions import versions
 from robustzoo.registry.recipes import partial
 from robustzoo.registry.rules import generated_images
 from robustzoo.training.flags import Flags, read

@@ -26,7 +26,7 @@ from robustzoo.models.initial import load_initial
 from robustzoo.models.pixel_model import PixelModel, pixel_model
 from robustzoo.objectives.objective import Objective
 from robustzoo.registry.describe import changes
-from robustzoo.registry.outside import versions
+from robustzoo.registry.extensions import versions
 from robustzoo.registry.recipes import partial
 from robustzoo.training import processes, zero
 from robustzoo.training.checkpoints import Best

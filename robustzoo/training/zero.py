@@ -23,7 +23,7 @@ from robustzoo.objectives.extension import brought
 from robustzoo.objectives.objective import Objective
 from robustzoo.objectives.weight_averaging import WeightAverage
 from robustzoo.registry import Recipe
-from robustzoo.registry.outside import is_outside
+from robustzoo.registry.extensions import is_outside
 from robustzoo.training.checkpoints import averages_file
 from robustzoo.training.launch import Launch
 
