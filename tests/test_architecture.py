@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 ALLOWED["verification"] = {*ALLOWED["evaluation"], "evaluation"}
 ALLOWED["reports"] = {*ALLOWED["evaluation"], "evaluation"}
-ALLOWED["hub"] = {"registry", "cards", "data", "models", "evaluation", "verification"}
+ALLOWED["hub"] = {"registry", "cards", "data", "models", "evaluation", "verification", "reports"}
 ALLOWED["leaderboard"] = {*ALLOWED["reports"], "verification", "reports"}
 ALLOWED["diagnostics"] = {*ALLOWED["evaluation"], "evaluation", "objectives"}
 ALLOWED["studies"] = {*ALLOWED["diagnostics"], "diagnostics"}

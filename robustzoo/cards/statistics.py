@@ -171,8 +171,8 @@ class FailureSequence:
         """
         from scipy.special import betaln
 
-        n, s, size, (a, b) = self.drawn, self.failures, self.population, self.prior
-        n = n if drawn is None else drawn
+        s, size, (a, b) = self.failures, self.population, self.prior
+        n = self.drawn if drawn is None else drawn
 
         def log_binomial(top: Any, bottom: Any) -> Any:
             return self._log_factorial[top] - self._log_factorial[bottom] - self._log_factorial[top - bottom]

@@ -14,7 +14,7 @@ from robustzoo.cards.check import lint_card
 from robustzoo.cards.claims import TERMS, CardError, Claim
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import images_problem
-from robustzoo.cards.head import ATTACKS, PERTURBATIONS
+from robustzoo.cards.head import ATTACKS, PERTURBATIONS, attacked_first
 from robustzoo.cards.holdings import all_evidence, covers, evidence_files
 from robustzoo.cards.imported import Imported
 from robustzoo.cards.metadata import LARGEST_CARD
@@ -25,13 +25,13 @@ from robustzoo.data import load_dataset
 from robustzoo.data.datasets import WITHOUT_FILES
 from robustzoo.data.image_dataset import SPLITS
 from robustzoo.hub.files import LARGEST_CONFIG
-from robustzoo.hub.pictures import draw
 from robustzoo.models.folder import CARD, ModelFolder, read_folder
 from robustzoo.registry import entries, published
 from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.entries import Entry, Weights, public_name
+from robustzoo.reports.pictures import draw
 from robustzoo.untrusted_files import read_text
-from robustzoo.verification.comparable import data_differences, protocol_difference
+from robustzoo.verification.comparable import data_differences, open_stated, protocol_difference
 
 # Bundled models travel in the wheel (docs/decisions.md, "Lock entry").
 MAX_BUNDLED_BYTES = 6_000_000
@@ -120,7 +120,11 @@ def generated(
     """
     opened = ModelFolder.of(folder)
     text = card_text(opened, name, **stated)
-    return {CARD: text.encode(), **draw(opened.path, all_evidence(opened), data_root)}
+    documents = all_evidence(opened)
+    main, images = attacked_first(documents), None
+    if main is not None and (data_root is not None or main.doc["dataset"]["id"] in WITHOUT_FILES):
+        images = open_stated(main, None, data_root)
+    return {CARD: text.encode(), **draw(opened.path, documents, images)}
 
 
 def write_card(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from robustzoo import atomic_files
-from robustzoo.cards.head import ATTACKS, PERTURBATIONS
+from robustzoo.cards.head import ATTACKS, PERTURBATIONS, attacked_first
 from robustzoo.cards.metadata import split_card
 from robustzoo.cards.render import table as markdown_table
 from robustzoo.errors import RobustzooError
@@ -264,11 +264,14 @@ def _model_files(root: Path, model: Model) -> None:
 
 def _pictures_of_card(model: Model) -> dict[str, bytes]:
     """Path beside the card -> content of the pictures that it shows, made anew from the Evidence."""
-    from robustzoo.hub import pictures  # torch
+    from robustzoo.reports import pictures
+    from robustzoo.verification import comparable  # torch
 
     if not any(f"]({name})" in model.card for name in (ATTACKS, PERTURBATIONS)):
         return {}
-    return pictures.draw(model.folder, [evidence for evidence, _ in model.documents])
+    documents = [evidence for evidence, _ in model.documents]
+    main = attacked_first(documents)
+    return pictures.draw(model.folder, documents, None if main is None else comparable.images_if_there(main))
 
 
 def _told(model: Model) -> str:

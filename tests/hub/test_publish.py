@@ -312,7 +312,7 @@ def test_pictures_are_the_same_bytes_again_and_a_forged_one_is_named(tmp_path, m
     assert found["pixels"].shape == (1, 8, 8) and 0 <= found["label"] < 10
     assert sum(map(len, pictures.values())) < 20_000
     # Where the images are not at hand the picture of before stays; without one the points are drawn alone.
-    monkeypatch.setattr("robustzoo.hub.pictures.WITHOUT_FILES", frozenset())
+    monkeypatch.setattr("robustzoo.hub.publish.WITHOUT_FILES", frozenset())
     publish.write_card(folder)
     assert {path: path.read_bytes() for path in pictures} == pictures
     (folder / "evidence" / "perturbations.png").write_bytes(b"no picture")

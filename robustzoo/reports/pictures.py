@@ -14,8 +14,6 @@ from robustzoo.cards.evidence import Evidence, Verdict
 from robustzoo.cards.head import ATTACKS, PERTURBATIONS, attacked_first, attacks_svg, shown_perturbations
 from robustzoo.cards.holdings import evidence_files
 from robustzoo.cards.witnesses import Witnesses
-from robustzoo.data.datasets import WITHOUT_FILES
-from robustzoo.verification.comparable import open_stated
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,17 +24,15 @@ _SMALLEST, _LARGEST, _GAP, _LINE = 48, 96, 6, 14  # sides of a tile, in pixels
 _WITNESSES = "robustzoo:witnesses"  # key of the PNG's text: sha256 of the file that was drawn
 
 
-def draw(
-    folder: Path, documents: Sequence[Evidence], data_root: str | Path | None = None
-) -> dict[str, bytes]:
+def draw(folder: Path, documents: Sequence[Evidence], images: ImageDataset | None = None) -> dict[str, bytes]:
     """Path in the folder -> content, the same for the same Evidence, witnesses and images.
 
-    The images are drawn beside the fooling points where they are at hand: those without files are, others
-    with data_root. Without them the picture of before stays, if it is of these witnesses.
+    Args:
+        images: those of the first Evidence about an attack, drawn beside the fooling points. Without them the
+            picture of before stays, if it is of these witnesses.
 
     Raises:
-        RobustzooError: a witness file that is not the one of its Evidence; images under data_root that cannot
-            be read.
+        RobustzooError: a witness file that is not the one of its Evidence.
     """
     files = {ATTACKS: attacks_svg(documents).encode()}
     main = attacked_first(documents)
@@ -44,12 +40,10 @@ def draw(
     if main is None or not chosen:
         return files
     sha256, witnesses = _witnesses(folder, main)
-    known = data_root is not None or main.doc["dataset"]["id"] in WITHOUT_FILES
-    dataset = open_stated(main, None, data_root) if known else None
-    if dataset is None and _drawn_before(folder / PERTURBATIONS) == sha256:
+    if images is None and _drawn_before(folder / PERTURBATIONS) == sha256:
         files[PERTURBATIONS] = (folder / PERTURBATIONS).read_bytes()
     else:
-        files[PERTURBATIONS] = _png(main, chosen, witnesses, dataset, sha256)
+        files[PERTURBATIONS] = _png(main, chosen, witnesses, images, sha256)
     return files
 
 
