@@ -44,7 +44,7 @@ _IMAGES = re.compile(
     r"^`([^`\n]+)` at [^:\n]*: (\d+) images? \([^\n]*, subset `[^`\n]+`\), seed (\d+)", re.MULTILINE
 )
 _TOLERANCE = re.compile(r"A count may be off by (\d+(?: or \d+)*) images")
-# A picture of a card that is kept elsewhere than in its folder.
+# A picture in a card that is kept elsewhere than in its folder.
 _PICTURE = re.compile(rf"\]\([\w./:-]{{1,300}}/({re.escape(ATTACKS)}|{re.escape(PERTURBATIONS)})\)")
 _WEIGHTS = re.compile(r"sha256 of `model\.safetensors`: `([^`]*)`")
 
@@ -138,10 +138,16 @@ def first_difference(
     qualified = unpublished_name(recipe.name, sha256)
     name = qualified if card.model_name == qualified else None
     wanted = render_card(recipe, documents, sha256, license, name=name, layout=card.layout)
-    stated, given = split_card(split_notes(_PICTURE.sub(r"](\1)", card.text))[0]), split_card(wanted)
+    stated, given = split_card(split_notes(card.text)[0]), split_card(wanted)
     if card.block != read_block(wanted):
         return _line("metadata", stated[0], given[0]) or "the metadata differ"
     return _line("text", stated[1].strip(), given[1].strip())
+
+
+def as_in_its_folder(text: str) -> str:
+    """A card that is kept elsewhere, its two pictures named as the card in the folder names them. That one
+    may name no others: whoever looks at it sees what was checked."""
+    return _PICTURE.sub(r"](\1)", text)
 
 
 def picture_problem(folder: Path, documents: Sequence[Evidence], layout: int) -> str | None:

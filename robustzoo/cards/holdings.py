@@ -37,7 +37,8 @@ def evidence_files(folder: str | Path) -> list[Path]:
 
 
 def main_evidence(folder: str | Path, *, validate: bool = True) -> Evidence | None:
-    """The evidence that listings speak of: aa-standard before other protocols, then the most images.
+    """The evidence that listings speak of: not of training images, aa-standard before other
+    protocols, then the most images.
 
     None where the folder has no evidence.
 
@@ -49,7 +50,8 @@ def main_evidence(folder: str | Path, *, validate: bool = True) -> Evidence | No
 
 
 def all_evidence(folder: str | Path, *, validate: bool = True) -> list[Evidence]:
-    """Every evidence of a folder, the main one first: a card states all, so that none hides another.
+    """Every evidence of a folder, the main one first: a card states all, so that none hides another. Of the
+    same images under other attacks than aa-standard the lowest robust accuracy comes before higher ones.
 
     Raises:
         EvidenceError: a malformed file in the folder's `evidence/`, or a shard.
@@ -57,7 +59,17 @@ def all_evidence(folder: str | Path, *, validate: bool = True) -> list[Evidence]
     """
     paths = evidence_files(folder)
     found = [Evidence.load(path, validate=validate) for path in paths]
-    return sorted(found, key=lambda e: (e.doc["protocol"]["name"] != ENSEMBLES[0], -e.doc["counts"]["n"]))
+    return sorted(found, key=_rank)
+
+
+def _rank(evidence: Evidence) -> tuple[float, ...]:
+    name, n = evidence.doc["protocol"]["name"], evidence.doc["counts"]["n"]
+    robust = evidence.robust_accuracy.value
+    strength = ENSEMBLES.index(name) if name in ENSEMBLES else len(ENSEMBLES)
+    of_training = evidence.doc["dataset"]["split"] == "train"
+    if name in ENSEMBLES:
+        return (of_training, strength, -n, robust)
+    return (of_training, strength, robust, -n)  # weak attacks on many images hide no stronger ones on few
 
 
 def evidence_documents(folder: Path) -> list[tuple[Evidence, Path]]:

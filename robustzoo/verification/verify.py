@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from robustzoo.cards.check import picture_problem, require_rendered, require_same
+from robustzoo.cards.check import as_in_its_folder, picture_problem, require_rendered, require_same
 from robustzoo.cards.claims import Claim, default_tolerance
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.metadata import LAYOUT, Card
@@ -102,7 +102,8 @@ def verify(
     check_arguments(tolerance=tolerance, workers=workers)
 
     # ---- what the folder states, and that it is whole -----------------------------------------------------
-    read = Card.read(comparable.card_text(folder, card))
+    text = comparable.card_text(folder, card)
+    read = Card.read(text if card is None else as_in_its_folder(text))
     claims = Claim.from_card(read)
     _check_tolerance(tolerance, claims)
     require_same(read, claims)

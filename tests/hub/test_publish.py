@@ -16,6 +16,7 @@ from PIL import Image
 import robustzoo
 from robustzoo import atomic_files
 from robustzoo.attacks.protocols import protocol
+from robustzoo.cards.check import lint_card
 from robustzoo.cards.claims import CardError, Claim
 from robustzoo.cards.evidence import EvidenceError
 from robustzoo.cards.evidence_rules import protocol_digest
@@ -244,11 +245,14 @@ def test_evidence_of_more_witnesses_than_its_file_holds_makes_no_card_and_is_not
     assert (folder / "README.md").read_text() == before
 
 
-def test_the_main_evidence_is_the_standard_protocol_then_the_larger_set(tmp_path):
+def test_the_main_evidence_is_the_standard_protocol_then_what_found_the_most(tmp_path):
     folder = evaluated(tmp_path / "run", n=8)
     model = robustzoo.load(f"local-dir:{folder}")
-    robustzoo.evaluate(model, "digits", protocol="pgd-2", n=20, out=folder, progress=False)
-    assert main_evidence(folder).robust_accuracy.n == 20
+    for name, n in (("pgd-9", 8), ("pgd-1", 20)):
+        robustzoo.evaluate(model, "digits", protocol=name, n=n, out=folder, progress=False)
+    found = all_evidence(folder)
+    assert len(found) == 3
+    assert main_evidence(folder).robust_accuracy.value == min(e.robust_accuracy.value for e in found)
     robustzoo.evaluate(model, "digits", protocol="aa-standard", n=2, out=folder, progress=False)
     assert main_evidence(folder).doc["protocol"]["name"] == "aa-standard"
     assert main_evidence(tmp_path) is None
@@ -320,6 +324,16 @@ def test_pictures_are_the_same_bytes_again_and_a_forged_one_is_named(tmp_path, m
     with Image.open(folder / "evidence" / "perturbations.png") as drawn:
         assert drawn.size[0] == whole[0] and drawn.size[1] < whole[1] / 2
     assert not any("picture" in note for note in robustzoo.verify(folder, progress=False).notes)
+    # A card kept elsewhere names them there; that in the folder may name no others.
+    text = (folder / "README.md").read_text()
+    kept = tmp_path / "kept.md"
+    kept.write_text(publish.printed(text, "https://example.org/x"))
+    assert robustzoo.verify(folder, card=kept, progress=False).outcome == "consistent"
+    shutil.copyfile(kept, folder / "README.md")
+    assert any("example.org" in line for line in lint_card(kept.read_text(), evidence=all_evidence(folder)))
+    with pytest.raises(CardError, match=r"example\.org"):
+        robustzoo.verify(folder, progress=False)
+    (folder / "README.md").write_text(text)
     svg = folder / "evidence" / "accuracy.svg"
     svg.write_text(svg.read_text().replace(" %</text>", "9 %</text>"))
     report = robustzoo.verify(folder, progress=False)
