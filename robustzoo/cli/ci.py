@@ -11,7 +11,15 @@ import click
 
 from robustzoo.cards.render import table
 from robustzoo.cli.output import say
-from robustzoo.hub.inspection import GOOD, MODES, Inspection, changed_folders, folder_of, inspect
+from robustzoo.hub.inspection import (
+    GOOD,
+    MODES,
+    Inspection,
+    changed_folders,
+    has_commit,
+    inspect,
+    named_folders,
+)
 from robustzoo.streams import one_line
 
 _LONGEST = 2000  # characters of one reason
@@ -48,16 +56,19 @@ def ci(
 ) -> None:
     """Check model folders: the card, the hashes, and a replay of its claims, with a summary in Markdown.
 
-    PATH is a model folder, or any file in one (others are passed over). Without it: all model folders of the
-    git repository, with --since those that changed.
+    PATH is a model folder, a folder of such, or any file in one (others are passed over). Without it: all
+    model folders of the git repository, with --since those that changed.
 
     Exit code: 0 all is well, 1 refuted, 2 a file is not as it must be, 3 inconclusive, 4 not comparable; of
     several, the worst: 2 before 1, 4 and 3.
     """
     if paths and since is not None:
         raise click.UsageError("--since chooses among all folders of the repository; leave the paths away")
-    folders = sorted({folder for path in paths if (folder := folder_of(path)) is not None})
+    folders = sorted({folder for path in paths for folder in named_folders(path)})
     if not paths:
+        if since is not None and not has_commit(since):  # a new branch, a forced push, too shallow a clone
+            say(f"no commit {one_line(since)[:80]} in this clone: all model folders are checked", err=True)
+            since = None
         folders = changed_folders(since)
     found = []
     for folder in folders:

@@ -27,7 +27,6 @@ MODES = ("auto", "lint", "replay", "spot", "full")
 BAD = "bad"  # the outcome of a folder whose files are not as they must be
 GOOD = ("well formed", "consistent", "confirmed")
 CARD = "README.md"
-_NO_COMMIT = "0" * 40  # what GitHub calls the commit before the first one of a branch
 
 
 @dataclass
@@ -59,21 +58,22 @@ def changed_folders(since: str | None) -> list[Path]:
     """The model folders of this git repository, relative to the current folder, in order.
 
     Args:
-        since: a commit: only folders with a file that differs from it. None, or forty zeros: all of them.
+        since: a commit that there is: only folders with a file that differs from it. None: all of them.
 
     Raises:
-        RobustzooError: this is no git repository, or it does not have that commit.
+        RobustzooError: this is no git repository.
     """
-    if since is None or since == _NO_COMMIT:
+    if since is None:
         return _folders(_git("ls-files", "-z"))
-    try:
-        _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{since}^{{commit}}")
-    except RobustzooError as error:
-        raise RobustzooError(
-            f"since is {since[:80]!r}, and this repository has no such commit; fetch all of its history "
-            "(actions/checkout with fetch-depth: 0), or name another one"
-        ) from error
     return _folders(_git("diff", "--name-only", "--relative", "--no-renames", "-z", since, "--"))
+
+
+def has_commit(name: str) -> bool:
+    """Whether this git repository has a commit of that name; forty zeros, of a new branch, are none."""
+    try:
+        return bool(_git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"))
+    except RobustzooError:
+        return False
 
 
 def _git(*arguments: str) -> list[Path]:
@@ -90,6 +90,22 @@ def _git(*arguments: str) -> list[Path]:
 def _folders(files: Iterable[Path]) -> list[Path]:
     found = {folder for file in files if (folder := folder_of(file)) is not None}
     return sorted(found)
+
+
+def named_folders(path: Path) -> list[Path]:
+    """The model folder that `path` is or is in; else, for a folder, all model folders in it.
+
+    Raises:
+        RobustzooError: a folder without any. (A file may be in none: hooks name every file that changed.)
+    """
+    if (folder := folder_of(path)) is not None or not path.is_dir():
+        return [] if folder is None else [folder]
+    if not (found := _folders(file for name in (WEIGHTS, CARD) for file in path.rglob(name))):
+        raise RobustzooError(
+            f"{path} has no model folder in it, so no card was checked; expected folders with {WEIGHTS} and "
+            f"{CARD}"
+        )
+    return found
 
 
 def folder_of(path: Path) -> Path | None:

@@ -136,8 +136,18 @@ def test_a_good_change_passes_and_no_change_is_said(repository, tmp_path):
     assert (done.returncode, len(document["cards"])) == (0, 1), done.stderr
     done, summary, document, _ = act(repository, tmp_path / "b", since="HEAD")
     assert (done.returncode, document["cards"]) == (0, []) and "no card changed" in summary
-    done, *_ = act(repository, tmp_path / "c", since="f" * 40)
-    assert done.returncode == 2 and "fetch-depth: 0" in done.stderr
+    # After a forced push the commit of before may be nowhere.
+    done, _, document, _ = act(repository, tmp_path / "c", since="f" * 40, mode="lint")
+    assert done.returncode == 2 and "all model folders are checked" in done.stderr
+    assert len(document["cards"]) == 4
+
+
+def test_a_named_folder_is_searched_for_model_folders(repository, tmp_path):
+    done, _, document, _ = act(repository, tmp_path / "a", paths="models\n", mode="lint")
+    assert done.returncode == 2 and len(document["cards"]) == 4
+    (repository / "empty").mkdir()
+    done, *_ = act(repository, tmp_path / "b", paths="empty\n", mode="lint")
+    assert done.returncode == 2 and "no model folder in it" in done.stderr
 
 
 def test_the_hook_checks_the_folders_of_the_files_it_is_given(repository):
