@@ -77,6 +77,8 @@ def verify(models: tuple[str, ...], every: bool, as_json: bool, **options) -> No
     """
     if options["record"] is not None:
         check_who(options["record"])
+        if options["card"] is not None:
+            raise click.UsageError("--record is about the folder's own card; leave --card away")
     names = list(models) or list_models(published_only=True)
     if options["card"] and len(names) != 1:
         raise click.UsageError("--card goes with exactly one MODEL")

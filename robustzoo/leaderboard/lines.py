@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from robustzoo.cards.check import lint_card
 from robustzoo.cards.evidence import Evidence
@@ -28,7 +29,9 @@ class Model:
 
     Attributes:
         name: what to call it; `slug`: the same as a file's name.
-        documents: the Evidence with its file, one for each dataset and threat model, the main one first.
+        documents: the Evidence with its file, one for each split and subset of a dataset and threat model,
+            the main one first.
+        records: recorded verifications of these, newest first.
     """
 
     name: str
@@ -59,7 +62,18 @@ class Line:
     @property
     def link(self) -> str:
         """Path of the Evidence from the site's root."""
-        return f"models/{self.model.slug}/evidence/{self.file.name}"
+        return f"models/{self.model.slug}/evidence/{quote(self.file.name)}"
+
+    @property
+    def dataset(self) -> str:
+        """The dataset, with its split where that is not the test split."""
+        stated = self.evidence.doc["dataset"]
+        return stated["id"] if stated["split"] == "test" else f"{stated['id']} {stated['split']}"
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """The recorded verifications of what this row states."""
+        return tuple(record for record in self.model.records if record.is_about(self.evidence))
 
     def to_json(self) -> dict[str, Any]:
         clean, robust, recipe = self.evidence.clean_accuracy, self.evidence.robust_accuracy, self.model.recipe
@@ -67,7 +81,8 @@ class Line:
         return {
             "kind": "verified",
             "name": self.model.name,
-            "dataset": dataset["id"],
+            "dataset": self.dataset,
+            "split": dataset["split"],
             "subset": dataset["subset"],
             "threat_model": str(self.evidence.threat_model),
             "architecture": recipe.architecture,
@@ -81,7 +96,7 @@ class Line:
             "weights_sha256": self.evidence.doc["model"]["sha256"],
             "page": self.model.page,
             "evidence": self.link,
-            "verified_by": [record.to_json() for record in self.model.records],
+            "verified_by": [record.to_json() for record in self.records],
         }
 
     def point(self, row: str, rank: int) -> Point:
@@ -120,11 +135,12 @@ def read_model(folder: Path, name: str | None = None) -> Model:
         raise RobustzooError(f"{folder} has no evidence: measure with `robustzoo evaluate {folder}`")
     main_first = all_evidence(folder)
     by_bytes = {Evidence.load(file, validate=False).deterministic_bytes(): file for file in files}
-    documents: dict[tuple[str, str, str], tuple[Evidence, Path]] = {}
+    documents: dict[tuple[str, ...], tuple[Evidence, Path]] = {}
     for evidence in main_first:
         if evidence.doc["model"]["sha256"] != held.sha256:
             raise RobustzooError(f"{folder}: its evidence is about other weights; evaluate these again")
-        key = (evidence.doc["dataset"]["id"], evidence.doc["dataset"]["subset"], str(evidence.threat_model))
+        about = (evidence.doc["dataset"][key] for key in ("id", "split", "subset"))
+        key = (*about, str(evidence.threat_model))
         documents.setdefault(key, (evidence, by_bytes[evidence.deterministic_bytes()]))
     try:
         card = read_text(folder / "README.md", LARGEST_CARD)
@@ -141,7 +157,11 @@ def read_model(folder: Path, name: str | None = None) -> Model:
         recipe=recipe,
         documents=tuple(documents.values()),
         card=card,
-        records=read_records(folder, held.sha256),
+        records=tuple(
+            record
+            for record in read_records(folder, held.sha256)
+            if any(record.is_about(evidence) for evidence, _ in documents.values())
+        ),
     )
 
 

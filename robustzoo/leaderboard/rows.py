@@ -41,7 +41,7 @@ class Row:
         parameters: of its network, class head included; None where neither catalog nor weights tell.
         evidence: the main one; None where there are no weights, or nothing that is its own: `problem` says
             why.
-        records: verifications that were recorded beside the weights, newest first.
+        records: verifications of this Evidence that were recorded beside the weights, newest first.
     """
 
     name: str
@@ -112,6 +112,7 @@ def row(name: str, locked: dict[str, Weights] | None = None, others: dict[str, E
     parsed = parse(made.partition("+")[0])
     evidence, problem = (None, None) if weights is None else stated(made, weights)
     records = read_records(weights.folder, weights.sha256) if weights and weights.folder else ()
+    records = tuple(record for record in records if evidence is not None and record.is_about(evidence))
     return Row(
         name=name,
         recipe=made,

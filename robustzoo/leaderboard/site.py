@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from robustzoo import atomic_files
 from robustzoo.cards.head import ATTACKS, PERTURBATIONS, attacked_first
@@ -91,8 +92,8 @@ def _ranked(lines: Iterable[Line]) -> list[Line]:
     """The most robust first, within a dataset and threat model."""
 
     def key(line: Line) -> tuple[Any, ...]:
-        dataset, robust = line.evidence.doc["dataset"]["id"], line.evidence.robust_accuracy.value
-        return (dataset, str(line.evidence.threat_model), -robust, line.model.name)
+        robust = line.evidence.robust_accuracy.value
+        return (line.dataset, str(line.evidence.threat_model), -robust, line.model.name)
 
     return sorted(lines, key=key)
 
@@ -123,7 +124,6 @@ def _verified_page(lines: Sequence[Line]) -> str:
             "extra": found["extra_data"],
             "parameters": found["parameters_class"],
         }
-        records = line.model.records
         cells = [
             Cell(f"{rank}. {line.model.name}", found["page"], sort=rank),
             Cell(_percent(robust.value), found["evidence"], robust.value, _interval(robust)),
@@ -131,7 +131,7 @@ def _verified_page(lines: Sequence[Line]) -> str:
             Cell(found["protocol"], small=f"{robust.n} images"),
             *(Cell(filters[key]) for key in ("dataset", "threat", "architecture", "method", "extra")),
             Cell(f"{found['parameters']:,}", sort=found["parameters"]),
-            Cell("; ".join(map(str, records)) or "not recorded"),
+            Cell("; ".join(map(str, line.records)) or "not recorded"),
         ]
         rows.append(TableRow(f"row{rank}", cells, filters))
     filters = [("dataset", "Dataset"), ("threat", "Threat model"), ("architecture", "Architecture")]
@@ -283,8 +283,10 @@ def _told(model: Model) -> str:
 
 def _evidence_part(evidence: Any, file: Path, number: int) -> str:
     doc = evidence.doc
-    heading = f"{evidence.threat_model}, {doc['protocol']['name']}, {doc['counts']['n']} images"
-    where = f"evidence/{file.name}"
+    stated = doc["dataset"]
+    images = f"{doc['counts']['n']} images of {stated['id']} {stated['split']}"
+    heading = f"{evidence.threat_model}, {doc['protocol']['name']}, {images}"
+    where = f"evidence/{quote(file.name)}"
     rows = [
         (name, f"{left.correct} / {left.n}", _percent(left.value), _interval(left))
         for name, left in stages(evidence)

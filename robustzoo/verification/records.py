@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robustzoo import __version__, atomic_files
+from robustzoo.cards.claims import Claim
 from robustzoo.errors import RobustzooError
 from robustzoo.streams import is_one_line
 from robustzoo.untrusted_files import read_text
 
 if TYPE_CHECKING:
+    from robustzoo.cards.evidence import Evidence
     from robustzoo.verification.report import VerificationReport
 
 SCHEMA = "robustzoo.verified/1"
@@ -23,6 +25,10 @@ _LARGEST = 2**20  # bytes; a record of four claims has about 3,000
 _MOST = 1000  # files that are looked at
 _WHO = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _TEXTS = ("who", "date", "mode", "outcome", "sha256")
+_TERMS = (
+    *("threat_model", "dataset_id", "split", "subset", "dataset_digest", "protocol", "protocol_digest"),
+    *("n", "clean_correct", "robust_correct"),
+)
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,15 @@ class Record:
     mode: str
     outcome: str
     sha256: str
+    claims: tuple[tuple[object, ...], ...] = ()  # of each its _TERMS
 
     def to_json(self) -> dict[str, str]:
-        return dict(vars(self))
+        return {key: getattr(self, key) for key in _TEXTS}
+
+    def is_about(self, evidence: Evidence) -> bool:
+        """Whether a claim that was verified is what this Evidence gives."""
+        claim = Claim.from_evidence(evidence)
+        return tuple(str(getattr(claim, term)) for term in _TERMS) in self.claims
 
     def __str__(self) -> str:
         return f"{self.outcome} by {self.who}, {self.mode}, {self.date}"
@@ -94,13 +106,14 @@ def _read(file: Path) -> Record | None:
         document = json.loads(read_text(file, _LARGEST))
         values = {key: document[key] for key in _TEXTS}
         datetime.date.fromisoformat(values["date"])
+        claims = tuple(tuple(str(item["claim"][term]) for term in _TERMS) for item in document["claims"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if document.get("schema") != SCHEMA or not _WHO.fullmatch(values["who"]):
         return None
     if not all(isinstance(text, str) and len(text) <= 80 and is_one_line(text) for text in values.values()):
         return None
-    return Record(**values)
+    return Record(**values, claims=claims)
 
 
 def _versions() -> dict[str, str]:

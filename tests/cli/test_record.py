@@ -7,6 +7,8 @@ import shutil
 
 from click.testing import CliRunner
 
+from robustzoo.cards.evidence import Evidence
+from robustzoo.cards.holdings import main_evidence
 from robustzoo.cli import group
 from robustzoo.registry import entry
 from robustzoo.verification.records import read_records
@@ -27,6 +29,13 @@ def test_a_record_is_written_and_read_and_another_models_is_not(tmp_path):
     (found,) = read_records(folder, weights.sha256)
     assert (found.who, found.mode, found.outcome) == ("ada", "replay", "consistent")
     assert read_records(folder, "0" * 64) == ()
+    # It is about the claims that were checked, and not about what the folder may say later.
+    evidence = main_evidence(folder)
+    assert found.is_about(evidence)
+    counts = evidence.doc["counts"] | {"robust_correct": evidence.doc["counts"]["robust_correct"] + 1}
+    assert not found.is_about(Evidence(evidence.doc | {"counts": counts}))
+    refused = CliRunner().invoke(group, ["verify", str(folder), "--record", "ada", "--card", "other.md"])
+    assert refused.exit_code == 2 and "the folder's own card" in refused.output
     for text in (
         "{",
         "[]",

@@ -6,11 +6,15 @@ import json
 import re
 import shutil
 from html.parser import HTMLParser
+from urllib.parse import unquote
 
 import pytest
 
+import robustzoo
 from robustzoo.cards.evidence import Evidence
+from robustzoo.data import load_dataset
 from robustzoo.errors import RobustzooError
+from robustzoo.hub.publish import write_card
 from robustzoo.leaderboard import page
 from robustzoo.leaderboard.lines import Line, read_model
 from robustzoo.leaderboard.reported import from_robustbench, from_the_paper
@@ -68,6 +72,27 @@ def test_every_link_within_the_site_leads_somewhere_and_nothing_is_loaded_from_e
             elif not link.startswith(("https://", "http://")):
                 assert (file.parent / link).is_file(), (file, link)
     assert sum(len(page._asset(name)) for name in ("page.js",)) < 150_000
+
+
+def test_another_split_is_named_and_odd_file_names_are_reached(tmp_path):
+    folder = shutil.copytree(entry(NAME).weights.folder, tmp_path / "mine")
+    shutil.rmtree(folder / "evidence")
+    model = robustzoo.load(f"local-dir:{folder}")
+    for split in ("train", "test"):
+        images = load_dataset("digits", split=split)
+        robustzoo.evaluate(model, images, protocol="pgd-1", n=6, out=folder, progress=False)
+    (file,) = (folder / "evidence").glob("*test*.json")
+    file.rename(file.with_name("a?b#c%20d.json"))
+    write_card(folder)
+    build([read_model(folder)], tmp_path / "site")
+    rows = json.loads((tmp_path / "site/leaderboard.json").read_text())["verified"]
+    assert [(row["dataset"], row["split"]) for row in rows] == [("digits", "test"), ("digits train", "train")]
+    for row in rows:
+        assert (
+            Evidence.load(tmp_path / "site" / unquote(row["evidence"])).doc["dataset"]["split"]
+            == row["split"]
+        )
+        assert f'href="{row["evidence"]}"' in (tmp_path / "site/index.html").read_text()
 
 
 def test_what_is_reported_is_labelled_and_never_among_what_is_verified(site):
