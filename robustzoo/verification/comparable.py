@@ -143,7 +143,8 @@ def protocol_difference(evidence: Evidence) -> tuple[str, str] | None:
 def open_stated(
     evidence: Evidence, data: Any, data_root: str | Path | None, classes: str | Path | None = None
 ) -> ImageDataset:
-    """The images of the Evidence: `data` where it is given, else the catalog's dataset of that name.
+    """The images of the Evidence: `data` where it is given, else the catalog's dataset of that name, or the
+    folder `data_root` of other images.
 
     A folder's images are brought to size as the Evidence states it, or as all were before it stated that.
 
@@ -155,6 +156,8 @@ def open_stated(
     """
     stated = evidence.doc["dataset"]
     catalogued = is_catalog_key(stated["id"])
+    if data is None and data_root is not None and not catalogued:
+        data, data_root = str(data_root), None  # a command without --data: the folder of one's own images
     if data is None and not catalogued:
         raise RobustzooError(
             f"the Evidence is about {stated['id']!r}, which is no dataset of the catalog "

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 import robustzoo
 from robustzoo.cards.evidence import Evidence
@@ -42,7 +43,11 @@ def test_from_a_folder_to_a_verified_model(train, tmp_path):
     assert evidence.doc["dataset"]["id"] == "own:flowers" and evidence.clean_accuracy.value > 0.5
     assert evidence.doc["dataset"]["classes"] == list(CLASSES)
     assert "\ntulip " in command("report", folder)
-    command("card", folder)
+    large = ["--protocol", "pgd-3", "--threat-model", "linf:64/255", "--n", 8]
+    command("evaluate", folder, *data, *large)
+    command("card", folder, "--data-root", flowers)
+    with Image.open(folder / "evidence" / "perturbations.png") as drawn:
+        assert drawn.height > 150  # images, fooling points and differences, not the points alone
     card = (folder / "README.md").read_text()
     assert "flowers (images of its author's own)" in card and "0 daisy, 1 iris" in card
     assert "licence of the images: unknown" in card
