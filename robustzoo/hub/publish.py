@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -292,13 +292,24 @@ def check_publishable(folder: Path, target: Path | None, dataset: str | None) ->
                 f"{folder}: the {evidence.doc['protocol']['name']} evidence is about {key} {split}; what is "
                 f"published is about {dataset} test alone. Move that file out of {folder / 'evidence'}"
             )
-    for old in [] if target is None else all_evidence(target):
+    if target is not None:
+        refuse_less(folder, documents, all_evidence(target), f"delete {target / 'evidence'} first")
+
+
+def refuse_less(
+    folder: Path, documents: Sequence[Evidence], before: Sequence[Evidence], where_wrong: str
+) -> None:
+    """Raise CardError where something of what is published now is not covered by what a folder holds.
+
+    where_wrong: what to do if it was wrong, in words.
+    """
+    for old in before:
         if not any(covers(new, old) for new in documents):
             raise CardError(
                 f"{folder}: publishing would replace {_measured(old)} by less: "
                 f"{', '.join(map(_measured, documents)) or 'nothing'}. Expected the same images (or more) "
-                f"and the same attacks (or aa-standard): run `robustzoo evaluate {folder}` so, or delete "
-                f"{target / 'evidence'} first if it was wrong"
+                f"and the same attacks (or aa-standard): run `robustzoo evaluate {folder}` so, or "
+                f"{where_wrong} if it was wrong"
             )
 
 
