@@ -26,6 +26,21 @@ _SPDX = re.compile("[a-z0-9][a-z0-9.+-]*")
 _LONGEST = 1000  # characters
 
 
+def spdx(text: str) -> str:
+    """The identifier of a licence as the Hub and our files have it, in lower case: SPDX's have no case.
+
+    Raises:
+        RobustzooError: no single identifier.
+    """
+    found = text.strip().lower()
+    if not _SPDX.fullmatch(found):
+        raise RobustzooError(
+            f"the licence {text[:80]!r} is no SPDX identifier; expected one of spdx.org/licenses, for "
+            "example apache-2.0, mit or cc-by-4.0 (the Hub also takes `other`)"
+        )
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Imported:
     """Weights of others, and how to use them.

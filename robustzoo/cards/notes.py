@@ -12,6 +12,7 @@ from robustzoo.streams import one_line
 
 # A tag, a comment or an instruction of HTML; <https://...> is a link of Markdown.
 _HTML = re.compile(r"<(?!https?://)[A-Za-z/!?][^\n]*")
+_ADDRESS = re.compile(r"<([^\s<>@]{1,100}@[^\s<>@]{1,100})>")
 NOTES = "## Notes by the author"
 _NOTES = re.compile(rf"^{NOTES}[ \t]*$", re.MULTILINE | re.IGNORECASE)
 _HEADING = re.compile(r"#{1,6}[ \t]+")
@@ -46,12 +47,9 @@ def notes_problem(generated: str, notes: str) -> str | None:
         notes: from their heading on.
     """
     lines = notes.splitlines()[1:]
-    found = _HTML.search("\n".join(lines))
-    if found is not None:
-        return (
-            f"the author's notes have the HTML {_shown(found.group())}, which can look like a result of the "
-            "card: write them in Markdown alone, and `<` with a space behind it"
-        )
+    problem = _html_problem("\n".join(lines))
+    if problem is not None:
+        return f"the author's notes have {problem}"
     own = {_plain(title) for title in (*_headings(generated.splitlines()), *SECTIONS)} - {""}
     for title in _headings(lines):
         if _plain(title) in own:
@@ -71,6 +69,32 @@ def notes_problem(generated: str, notes: str) -> str | None:
                 f"the author's notes have the table row {_shown(line)}, which looks like a result of the "
                 "card: give numbers that the evidence does not prove in sentences"
             )
+    return None
+
+
+def said_problem(text: str) -> str | None:
+    """What makes a text no author, contact or citation, in words; None for nothing."""
+    if not _normal(text).strip():
+        return "is an empty text: say it, or leave it out"
+    if next(_headings(text.splitlines()), None) is not None:
+        return f"begins a heading, {_shown(text)}: write a sentence or a name, without `#` before it"
+    problem = _html_problem(text)
+    return None if problem is None else f"has {problem}"
+
+
+def _html_problem(text: str) -> str | None:
+    address = _ADDRESS.search(text)
+    if address is not None:
+        return (
+            f"the address {_shown(address.group())} in angle brackets, which is HTML too: give it with "
+            f"--contact and without them, or write &lt;{one_line(address[1][:100])}&gt;"
+        )
+    found = _HTML.search(text)
+    if found is not None:
+        return (
+            f"the HTML {_shown(found.group())}, which can look like a result of the card: write Markdown "
+            "alone, and `<` with a space behind it or as &lt;"
+        )
     return None
 
 

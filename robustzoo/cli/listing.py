@@ -84,9 +84,7 @@ def ls(
     if form is not None:
         say({"json": _json, "csv": _csv, "markdown": _markdown}[form](shown))
     elif not shown:
-        said = " ".join(words)
-        what = "no weights are published" if published and not said else f"no model matches {said!r}"
-        say(f"{what}; `robustzoo ls --recipes` shows all {len(everything)} names")
+        say(_nothing(wanted, published, matching, everything))
     else:
         say(_listing(shown))
         if not recipes and not published:
@@ -100,11 +98,24 @@ def _require_alone(**given: bool) -> None:
             raise click.UsageError(f"--paper shows the paper's results, not our weights: leave --{name} out")
 
 
-def _footer(wanted: Filter, loadable: list[Row], matching: list[Row], everything: int) -> str:
-    if not loadable:
-        return f"\n{len(matching)} recipes, none with weights: `robustzoo show NAME` says how to train one"
-    if len(matching) == everything:
-        return f"\n{everything} recipes: robustzoo ls --recipes"
+def _nothing(wanted: Filter, published: bool, matching: list[Row], everything: list[Row]) -> str:
+    loadable = sum(item.weights is not None for item in everything)
+    said = _given(wanted)
+    if not published:
+        what = f"no model matches {said!r}"
+    elif loadable:
+        what = f"none of the {loadable} models with weights matches {said!r}"
+    else:
+        what = "no weights are published"
+    if matching and said:
+        more = f"{len(matching)} recipes do: robustzoo ls --recipes {said}"
+    else:
+        more = f"`robustzoo ls --recipes` shows all {len(everything)} names"
+    return f"{what}; {more}"
+
+
+def _given(wanted: Filter) -> str:
+    """The filter as it is written in a command."""
     options = {
         "dataset": wanted.datasets,
         "threat": wanted.threats,
@@ -112,7 +123,15 @@ def _footer(wanted: Filter, loadable: list[Row], matching: list[Row], everything
         "loss": wanted.losses,
     }
     given = [*wanted.words, *(f"--{key} {value}" for key, values in options.items() for value in values)]
-    return f"\n{len(matching)} recipes match: robustzoo ls --recipes {one_line(' '.join(given))}"
+    return one_line(" ".join(given))
+
+
+def _footer(wanted: Filter, loadable: list[Row], matching: list[Row], everything: int) -> str:
+    if not loadable:
+        return f"\n{len(matching)} recipes, none with weights: `robustzoo show NAME` says how to train one"
+    if len(matching) == everything:
+        return f"\n{everything} recipes: robustzoo ls --recipes"
+    return f"\n{len(matching)} recipes match: robustzoo ls --recipes {_given(wanted)}"
 
 
 def _listing(shown: Sequence[Row]) -> str:

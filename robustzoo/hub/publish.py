@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -16,9 +16,9 @@ from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.evidence_rules import images_problem
 from robustzoo.cards.head import ATTACKS, PERTURBATIONS, attacked_first
 from robustzoo.cards.holdings import all_evidence, covers, evidence_files
-from robustzoo.cards.imported import Imported
+from robustzoo.cards.imported import Imported, spdx
 from robustzoo.cards.metadata import LARGEST_CARD
-from robustzoo.cards.notes import NOTES, split_notes, with_notes
+from robustzoo.cards.notes import NOTES, said_problem, split_notes, with_notes
 from robustzoo.cards.render import render_card
 from robustzoo.cards.witnesses import Witnesses
 from robustzoo.data import load_dataset
@@ -30,6 +30,7 @@ from robustzoo.registry import entries, published
 from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.entries import Entry, Weights, public_name
 from robustzoo.reports.pictures import draw
+from robustzoo.streams import one_line
 from robustzoo.untrusted_files import read_text
 from robustzoo.verification.comparable import data_differences, open_stated, protocol_difference
 
@@ -138,18 +139,22 @@ def write_card(
 
     Args:
         data_root: of the images, where they need files.
-        licence: of the weights, as their author gives it: an SPDX identifier, kept in config.json. None: as
-            the folder has it.
+        licence: of the weights, as their author gives it: an SPDX identifier, kept in config.json in lower
+            case. None: as the folder has it.
         said: "author", "contact", "citation" -> text, which stand in the author's notes, in place of what was
             said of them before.
 
     Raises:
-        CardError: as `card_text`; nothing is changed then.
+        RobustzooError: as `card_text`, no such licence, or what was said is empty or looks like a part of
+            the card; nothing is changed then.
     """
     opened = ModelFolder.of(folder)
     path = opened.path / CARD
+    licence = None if licence is None else spdx(licence)
     notes = _notes(path)
     for key, text in (said or {}).items():
+        if (problem := said_problem(text)) is not None:
+            raise CardError(f"--{key} {one_line(repr(text)[:100])} {problem}")
         notes = _with_line(notes, key, text)
     files = generated(opened, license=licence, notes=notes, data_root=data_root)
     if licence is not None and licence != opened.config.license:
@@ -292,13 +297,24 @@ def check_publishable(folder: Path, target: Path | None, dataset: str | None) ->
                 f"{folder}: the {evidence.doc['protocol']['name']} evidence is about {key} {split}; what is "
                 f"published is about {dataset} test alone. Move that file out of {folder / 'evidence'}"
             )
-    for old in [] if target is None else all_evidence(target):
+    if target is not None:
+        refuse_less(folder, documents, all_evidence(target), f"delete {target / 'evidence'} first")
+
+
+def refuse_less(
+    folder: Path, documents: Sequence[Evidence], before: Sequence[Evidence], where_wrong: str
+) -> None:
+    """Raise CardError where something of what is published now is not covered by what a folder holds.
+
+    where_wrong: what to do if it was wrong, in words.
+    """
+    for old in before:
         if not any(covers(new, old) for new in documents):
             raise CardError(
                 f"{folder}: publishing would replace {_measured(old)} by less: "
                 f"{', '.join(map(_measured, documents)) or 'nothing'}. Expected the same images (or more) "
-                f"and the same attacks (or aa-standard): run `robustzoo evaluate {folder}` so, or delete "
-                f"{target / 'evidence'} first if it was wrong"
+                f"and the same attacks (or aa-standard): run `robustzoo evaluate {folder}` so, or "
+                f"{where_wrong} if it was wrong"
             )
 
 

@@ -7,6 +7,7 @@ on.
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from huggingface_hub import constants
 
 from robustzoo import atomic_files
 from robustzoo.cards.claims import CardError
+from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.holdings import all_evidence
 from robustzoo.cards.imported import Imported
 from robustzoo.data.datasets import WITHOUT_FILES
@@ -36,6 +38,7 @@ from robustzoo.verification.verify import verify
 
 _CARD = "README.md"
 _ANOTHER_HEAD = (409, 412)
+_EVIDENCE = re.compile(r"evidence/[^/]+\.json")
 
 
 @dataclass(frozen=True)
@@ -180,18 +183,46 @@ def _replay(opened: ModelFolder, card: str, data_root: str | Path | None) -> Non
 def look(publication: Publication) -> tuple[dict[str, Any] | None, Difference]:
     """What the repository holds (None: there is none yet), and what publishing would change in it.
 
-    Raises: RobustzooError, the Hub does not say.
+    Raises: RobustzooError, the Hub does not say; CardError, it says more of these weights than the folder.
     """
     state = _request(publication.repo, "asking what is there", "state")
-    return state, _difference(publication.ids, {} if state is None else state["files"])
+    difference = _difference(publication.ids, {} if state is None else state["files"])
+    if state is not None:
+        _refuse_less(publication, state["head"], difference)
+    return state, difference
+
+
+def _refuse_less(publication: Publication, head: str, difference: Difference) -> None:
+    """Evidence of the same weights that would go is replaced by evidence of as much alone."""
+    gone = [name for name in (*difference.changed, *difference.removed) if _EVIDENCE.fullmatch(name)]
+    if not gone:
+        return
+    repo, opened = publication.repo, publication.folder
+    documents = all_evidence(opened)
+    with tempfile.TemporaryDirectory() as cache:
+        wanted: dict[str, Any] = {"revision": head, "cache_dir": cache, "patterns": ["evidence/*.json"]}
+        place = _request(repo, "reading its evidence", "snapshot", **wanted)
+        for name in gone:
+            try:
+                old = Evidence.load(Path(place, name))
+            except (RobustzooError, OSError):
+                continue  # it claims nothing
+            if old.doc["model"]["sha256"] == opened.sha256:
+                publish.refuse_less(
+                    opened.path,
+                    documents,
+                    [old],
+                    f"delete it there first (hf repos delete-files {repo} {name})",
+                )
 
 
 def _difference(ids: dict[str, str], there: dict[str, str]) -> Difference:
-    """Files that are not ours stay, but for evidence: that is about other weights, or no longer claimed."""
+    """Files that are not ours stay. Evidence is about other weights or no longer claimed, and the Hub's
+    results are made of it."""
     return Difference(
         sorted(ids.keys() - there.keys()),
         sorted(name for name in ids.keys() & there.keys() if ids[name] != there[name]),
-        sorted(name for name in there.keys() - ids.keys() if name.startswith("evidence/")),
+        sorted(n for n in there.keys() - ids.keys() if n.startswith("evidence/") or n == EVAL_RESULTS),
     )
 
 
@@ -204,8 +235,8 @@ def push(publication: Publication, *, propose: bool = False, private: bool = Fal
         private: of a repository that is created here.
 
     Raises:
-        RobustzooError: no access, someone else's commit came between, or a transfer that broke: the same call
-            finishes it.
+        RobustzooError: as `look`; no access, someone else's commit came between, or a transfer that broke:
+            the same call finishes it.
     """
     repo = publication.repo
     state, difference = look(publication)

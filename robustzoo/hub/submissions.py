@@ -6,7 +6,9 @@ The formats are theirs, as of the versions that docs/publishing.md names.
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,18 +60,44 @@ def submission(folder: str | Path, target: str, repo: str | None = None) -> dict
             )
         return {EVAL_RESULTS: text, **_benchmarks(documents)}
     if target == "robustbench":
-        return {
-            f"{name}.{evidence.threat_model.norm}.json": robustbench(described, evidence)
-            for evidence in _standard(opened.path, documents)
-        }
+        standard = _standard(opened.path, documents)
+        terms = [(e.threat_model, _images(e)) for e in standard]
+        files = _names([(f"{name}.{of.norm}", f"-{_plain(of.epsilon_text)}.{on}") for of, on in terms])
+        return {f"{file}.json": robustbench(described, e) for file, e in zip(files, standard, strict=True)}
     return {f"{name}.json": every_eval_ever(name, described, documents, repo)}
+
+
+def _images(evidence: Evidence) -> str:
+    """cifar10-test-all, for example."""
+    dataset = evidence.doc["dataset"]
+    return re.sub(r"[^A-Za-z0-9._+-]", "-", f"{dataset['id']}-{dataset['split']}-{dataset['subset']}")
+
+
+def _names(names: Sequence[tuple[str, str]]) -> list[str]:
+    """A name for each, none twice: the first of a pair alone where no other has it, else with the second
+    behind it, and a number where that is no difference either."""
+    first = Counter(name for name, _ in names)
+    found: list[str] = []
+    taken: set[str] = set()  # names of files differ in more than case
+    for name, more in names:
+        whole = shown = name if first[name] == 1 else name + more
+        number = 1
+        while shown.lower() in taken:
+            number += 1
+            shown = f"{whole}-{number}"
+        taken.add(shown.lower())
+        found.append(shown)
+    return found
 
 
 def task_id(evidence: Evidence) -> str:
     """Of a threat model and protocol: linf-8-255-aa-standard."""
     threat_model = evidence.threat_model
-    epsilon = threat_model.epsilon_text.replace("/", "-")
-    return f"{threat_model.norm}-{epsilon}-{evidence.doc['protocol']['name']}"
+    return f"{threat_model.norm}-{_plain(threat_model.epsilon_text)}-{evidence.doc['protocol']['name']}"
+
+
+def _plain(epsilon_text: str) -> str:
+    return epsilon_text.replace("/", "-")
 
 
 def eval_results(documents: Sequence[Evidence], repo: str | None) -> str | None:
@@ -80,24 +108,34 @@ def eval_results(documents: Sequence[Evidence], repo: str | None) -> str | None:
     import yaml
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
-    entries = []
-    for evidence in documents:
-        dataset = HUB_DATASETS.get(evidence.doc["dataset"]["id"])
-        if dataset is not None:
-            linked = {"source_url": _URL.format(repo), "source_name": "verdict on every image"}
-            entries.append(
-                EvalResultEntry(
-                    dataset_id=dataset,
-                    task_id=task_id(evidence),
-                    value=round(evidence.robust_accuracy.value, 6),
-                    date=evidence.doc["run"]["started"],
-                    notes=_notes(evidence),
-                    **({} if repo is None else linked),
-                )
-            )
+    linked = {"source_url": _URL.format(repo), "source_name": "verdict on every image"}
+    entries = [
+        EvalResultEntry(
+            dataset_id=dataset,
+            task_id=task,
+            value=round(evidence.robust_accuracy.value, 6),
+            date=evidence.doc["run"]["started"],
+            notes=_notes(evidence),
+            **({} if repo is None else linked),
+        )
+        for (dataset, task), evidence in _tasks(documents).items()
+    ]
     if not entries:
         return None
     return yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False, width=10_000)
+
+
+def _tasks(documents: Sequence[Evidence]) -> dict[tuple[str, str], Evidence]:
+    """(Dataset of the Hub, task) -> the one Evidence that speaks of it there: about test images before
+    others, then on the most."""
+    found: dict[tuple[str, str], Evidence] = {}
+    for evidence in sorted(
+        documents, key=lambda e: (e.doc["dataset"]["split"] != "test", -e.doc["counts"]["n"])
+    ):
+        dataset = HUB_DATASETS.get(evidence.doc["dataset"]["id"])
+        if dataset is not None:
+            found.setdefault((dataset, task_id(evidence)), evidence)
+    return found
 
 
 def _notes(evidence: Evidence) -> str:
@@ -114,23 +152,20 @@ def _benchmarks(documents: Sequence[Evidence]) -> dict[str, str]:
     import yaml
 
     files = {}
+    chosen = _tasks(documents)
     for key, repo in HUB_DATASETS.items():
-        about = [evidence for evidence in documents if evidence.doc["dataset"]["id"] == key]
-        tasks = {
-            task_id(evidence): {
-                "id": task_id(evidence),
-                "config": _CONFIGS.get(key, "default"),
-                "split": evidence.doc["dataset"]["split"],
-            }
-            for evidence in about
-        }
+        tasks = [
+            {"id": task, "config": _CONFIGS.get(key, "default"), "split": evidence.doc["dataset"]["split"]}
+            for (dataset, task), evidence in chosen.items()
+            if dataset == repo
+        ]
         if tasks:
             benchmark = {
                 "name": f"Adversarial robustness on {DATASETS[key].title}",
                 "description": "Share of images that are classified correctly under every attack of the "
                 "protocol, within the perturbation that the task names.",
                 "evaluation_framework": _PROJECT,
-                "tasks": list(tasks.values()),
+                "tasks": tasks,
             }
             files[f"{repo.replace('/', '--')}/eval.yaml"] = yaml.safe_dump(benchmark, sort_keys=False)
     return files
@@ -173,7 +208,22 @@ def robustbench(described: Any, evidence: Evidence) -> str:
 
 
 def every_eval_ever(name: str, described: Any, documents: Sequence[Evidence], repo: str | None) -> str:
-    """A record of Every Eval Ever: each accuracy with its exact interval; scores are shares."""
+    """A record of Every Eval Ever: each accuracy with its exact interval; scores are shares. No two results
+    have one name, and no clean accuracy stands there twice."""
+    results: list[dict[str, Any]] = []
+    names = []
+    clean = set()
+    for evidence in documents:
+        of_clean, of_attacked = _results(evidence)
+        said = (evidence.doc["dataset"]["digest"], evidence.clean_accuracy)
+        if said not in clean:
+            clean.add(said)
+            results.append(of_clean)
+            names.append((of_clean["evaluation_name"], f"-{_images(evidence)}"))
+        results.append(of_attacked)
+        names.append((of_attacked["evaluation_name"], f"-{_images(evidence)}"))
+    for result, shown in zip(results, _names(names), strict=True):
+        result["evaluation_name"] = shown
     started = documents[0].doc["run"]["started"]
     document = {
         "schema_version": EVERY_EVAL_EVER,
@@ -199,7 +249,7 @@ def every_eval_ever(name: str, described: Any, documents: Sequence[Evidence], re
                 "weights_sha256": documents[0].doc["model"]["sha256"],
             },
         },
-        "evaluation_results": [result for evidence in documents for result in _results(evidence)],
+        "evaluation_results": results,
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robustzoo.cards.imported import PYTHON, Imported
+from robustzoo.cards.imported import PYTHON, Imported, spdx
 from robustzoo.errors import RobustzooError
 from robustzoo.models.checkpoint_files import fitting, read_checkpoint
 from robustzoo.models.folder import write_imported
@@ -80,14 +80,14 @@ def import_checkpoint(
         model_args: keyword arguments of timm's create_model; num_classes too, where `data` does not say.
         key: which weights of the file, where several fit.
         name: what to call it, behind "import:"; default: the file's name.
-        license: of the weights, an SPDX identifier in lower case.
+        license: of the weights, an SPDX identifier.
 
     Raises:
         RobustzooError: the file cannot be read without running code, its weights are not the network's, the
             normalisation is not stated or none or several of the usual ones fit the claim, or the folder is
             in use.
     """
-    file, threat_model = Path(file), ThreatModel.parse(threat_model)
+    file, threat_model, license = Path(file), ThreatModel.parse(threat_model), spdx(license)
     if (mean is None) != (std is None) or (mean is None) == (from_claim is None):
         raise RobustzooError(
             "the normalisation of the network must be known: give --mean and --std, or "

@@ -6,11 +6,13 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from robustzoo.cli import group, listing
+from robustzoo.leaderboard.rows import rows
 from robustzoo.registry import all_names, list_models, recipe
 
 NAME = "vit_micro2.digits_linf.at_base"
@@ -104,6 +106,32 @@ def test_ls_without_a_match_says_so_and_ends_with_1():
     assert "no model matches 'nothing*'" in done.stdout and done.exit_code == 1
     done = run("ls", "nothing*", "--json")
     assert json.loads(done.stdout) == [] and done.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--threat", "linf:8/255", "--published"],
+            r"none of the {n} models with weights matches '--threat ",
+        ),
+        (["nothing", "--published"], r"none of the {n} models with weights matches 'nothing'; .* shows all"),
+        (["--threat", "linf:7/255"], r"no model matches '--threat linf:7/255'; .* shows all \d+ names"),
+    ],
+)
+def test_ls_says_what_matches_nothing_and_among_what(arguments, words):
+    done, count = run("ls", *arguments), len(list_models(published_only=True))
+    assert done.exit_code == 1 and re.match(words.format(n=count), done.stdout), done.stdout
+    for command in re.findall("recipes do: robustzoo (.*)", done.stdout):
+        shown = run(*command.split())
+        assert shown.exit_code == 0 and "linf:8/255" in shown.stdout
+    assert ("recipes do:" in done.stdout) == ("8/255" in done.stdout)
+
+
+def test_ls_without_any_weights_says_so(monkeypatch):
+    monkeypatch.setattr(listing, "rows", lambda: [replace(item, weights=None) for item in rows()])
+    done = run("ls", "--published", "--threat", "linf:8/255")
+    assert done.exit_code == 1 and done.stdout.startswith("no weights are published; ")
 
 
 def test_ls_published_is_filtered_by_pattern_too():

@@ -150,6 +150,44 @@ def test_the_card_of_a_changed_recipe_says_to_give_its_folder(tmp_path):
         robustzoo.load(changed)
 
 
+def card(folder, *arguments):
+    return CliRunner().invoke(group, ["card", str(folder), *arguments])
+
+
+def test_a_licence_is_kept_in_lower_case_and_what_an_author_says_in_the_notes(tmp_path):
+    """SPDX identifiers have no case."""
+    folder = copied(tmp_path / "run")
+    assert card(folder, "--licence", " CC-BY-4.0 ").exit_code == 0
+    assert read_folder(folder).license == "cc-by-4.0"
+    assert "\nlicense: cc-by-4.0\n" in (folder / "README.md").read_text()
+    for said in ("Ada", "Ada &lt;ada@example.org&gt;", "#1 lab of <https://example.org>, C# 3 < 4"):
+        done = card(folder, "--author", said, "--contact", "ada@example.org", "--licence", "MIT")
+        assert done.exit_code == 0, done.exception
+        assert f"- Author: {said}\n" in (folder / "README.md").read_text()
+    assert robustzoo.verify(folder, progress=False).exit_code in (0, 3)
+
+
+SAID = [
+    ("--licence", "MIT or so", r"'MIT or so' is no SPDX identifier; expected .*apache-2\.0"),
+    ("--author", "Ada <ada@example.org>", "--author .*give it with --contact.*&lt;ada@example"),
+    ("--contact", "<ada@example.org>", "--contact .*in angle brackets"),
+    ("--author", "<b>Ada</b>", "--author .*has the HTML '<b>"),
+    ("--author", " ", "--author ' ' is an empty text"),
+    ("--citation", "\u200b\n", "is an empty text"),
+    ("--author", "## Results", "--author '## Results' begins a heading"),
+    ("--citation", "one\n - # Two", "begins a heading"),
+]
+
+
+@pytest.mark.parametrize(("option", "text", "words"), SAID, ids=[ascii(row[1]) for row in SAID])
+def test_what_an_author_cannot_say_is_refused_by_its_option(tmp_path, option, text, words):
+    folder = copied(tmp_path / "run")
+    before = contents(folder)
+    done = card(folder, option, text)
+    assert isinstance(done.exception, RobustzooError) and re.search(words, str(done.exception))
+    assert "evidence" not in str(done.exception) and contents(folder) == before
+
+
 def copied(folder, name=NAME):
     """A published folder that is on this machine: weights, card, evidence and witnesses."""
     return Path(shutil.copytree(Path(robustzoo.__file__).parent / "bundled" / name, folder))

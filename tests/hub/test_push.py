@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -33,10 +34,10 @@ PIXELS = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(2))
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not hold the published weights")
 
 
-def made(folder, overrides=None):
+def made(folder, overrides=None, seed=0):
     wanted = recipe(NAME, overrides)
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         write_folder(folder, pixel_model(wanted), wanted)
     model = robustzoo.load(f"local-dir:{folder}")
     robustzoo.evaluate(model, "digits", protocol="pgd-1", n=8, out=folder, progress=False)
@@ -112,6 +113,48 @@ def test_results_for_the_hubs_leaderboards_go_along(folder, writer, checkout, mo
     done = push(prepare(folder, REPO, lock=False))
     repository = writer.repositories[REPO]
     assert repository.files(done.commit)[".eval_results/robustzoo.yaml"] == f"- {REPO}\n".encode()
+    repository.commits[done.commit][".eval_results/theirs.yaml"] = b"[]"
+    # Where the folder makes none any more, what was said there goes.
+    monkeypatch.setattr("robustzoo.hub.push.eval_results", lambda documents, repo: None)
+    publication = prepare(folder, REPO, lock=False)
+    assert look(publication)[1].lines() == ["- .eval_results/robustzoo.yaml"]
+    assert {*repository.files(push(publication).commit)} == {
+        *publication.ids,
+        ".gitattributes",
+        ".eval_results/theirs.yaml",
+    }
+
+
+def test_less_is_not_published_over_more_of_the_same_weights(folder, writer, checkout, tmp_path):
+    more = shutil.copytree(folder, tmp_path / "more")
+    model = robustzoo.load(f"local-dir:{more}")
+    robustzoo.evaluate(model, "digits", protocol="pgd-1", n=9, out=more, progress=False)
+    first = push(prepare(more, REPO, lock=False))
+    for arguments in ([], ["--create-pr"]):
+        done = CliRunner().invoke(group, ["publish", str(folder), "--repo", REPO, *arguments])
+        assert isinstance(done.exception, CardError), done.output
+        assert re.search(
+            r"replace pgd-1 at linf:1/10 on 9 images .* by less: pgd-1 .* on 8 images.*evaluate "
+            rf"{folder}` so, or delete it there first \(hf repos delete-files {REPO} evidence/\S*9\S*json\)",
+            str(done.exception),
+        )
+    assert writer.repositories[REPO].commit == first.commit and not writer.repositories[REPO].pulls
+    gone = [name for name in there(writer) if name.startswith("evidence/") and "9" in name]
+    for name in gone:  # the way out
+        del writer.repositories[REPO].commits[first.commit][name]
+    assert push(prepare(folder, REPO, lock=False)).tag == "v2"
+    # More of them may replace it, and what other weights had is only listed.
+    shutil.rmtree(folder / "evidence")
+    model = robustzoo.load(f"local-dir:{folder}")
+    robustzoo.evaluate(model, "digits", protocol="pgd-1", n=10, out=folder, progress=False)
+    other = made(tmp_path / "other", seed=1)
+    publish.write_card(other, licence="apache-2.0")
+    for place in (folder, other):
+        publication = prepare(place, REPO, lock=False)
+        gone = {name for name in there(writer) if re.fullmatch(r"evidence/pgd.*json", name)}
+        assert len(gone) == 1 and {f"- {name}" for name in gone} < {*look(publication)[1].lines()}
+        push(publication)
+        assert there(writer) == here(publication)
 
 
 def test_what_changes_is_one_commit_with_its_parent(folder, writer, checkout):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 
@@ -13,6 +14,7 @@ from huggingface_hub import parse_eval_result_entries
 from robustzoo.cards.claims import CardError
 from robustzoo.cards.evidence import Evidence
 from robustzoo.cards.holdings import all_evidence
+from robustzoo.cards.statistics import Accuracy
 from robustzoo.cli import group
 from robustzoo.hub.submissions import eval_results, submission
 from robustzoo.registry import entries, recipe
@@ -84,6 +86,74 @@ def test_robustbench_and_every_eval_ever_have_the_counts_of_the_evidence(folder,
     model = record["model_info"]
     assert (model["name"], model["id"]) == (NAME, REPO)
     assert model["additional_details"]["weights_sha256"] == evidence.doc["model"]["sha256"]
+
+
+def changed(evidence, **more):
+    """The same Evidence on fewer images, at another epsilon, of other images or by another protocol."""
+    doc = copy.deepcopy(evidence.doc)
+    for key, values in more.items():
+        doc[key] |= values
+    return Evidence(doc)
+
+
+FEWER = {
+    "counts": {"n": 3},
+    "dataset": {"subset": "n3-seed0", "digest": "1" * 64},
+    "clean_accuracy": Accuracy.of(3, 3).to_json(),
+    "robust_accuracy": Accuracy.of(2, 3).to_json(),
+}
+TWICE = {
+    "fewer images": ([FEWER], 2),
+    "two epsilons": ([{"threat_model": {"epsilon": "1/20"}}], 1),
+    "two datasets": ([{"dataset": {"id": "folder:Mine", "digest": "2" * 64}}], 2),
+    "one name but for case": ([{"dataset": {"id": f"folder:{name}"}} for name in ("a b", "A-B", "A_b")], 1),
+    "another threat model": ([{"threat_model": {"norm": "l2"}}], 1),
+}
+
+
+@pytest.mark.parametrize("case", TWICE)
+def test_two_evaluations_are_two_files_and_two_results(folder, tmp_path, monkeypatch, case):
+    (evidence,), (more, clean) = all_evidence(folder), TWICE[case]
+    documents = [evidence, *(changed(evidence, **change) for change in more)]
+    monkeypatch.setattr("robustzoo.hub.submissions.all_evidence", lambda folder: documents)
+    for target in ("robustbench", "every-eval-ever"):
+        arguments = ["export", str(folder), "--to", target, "--out", str(tmp_path / target)]
+        assert CliRunner().invoke(group, arguments, catch_exceptions=False).exit_code == 0
+    files = {path.name.lower(): json.loads(path.read_text()) for path in (tmp_path / "robustbench").iterdir()}
+    accuracy = {f"{100 * e.robust_accuracy.value:.2f}" for e in documents}
+    assert len(files) == len(documents) and {file["autoattack_acc"] for file in files.values()} == accuracy
+    assert {(file["eps"], file["dataset"]) for file in files.values()} == {
+        (e.threat_model.epsilon_text, e.doc["dataset"]["id"]) for e in documents
+    }
+    if case == "another threat model":  # the names of before
+        assert {*files} == {f"{NAME}.linf.json", f"{NAME}.l2.json"}
+    record = json.loads((tmp_path / "every-eval-ever" / f"{NAME}.json").read_text())
+    names = [result["evaluation_name"] for result in record["evaluation_results"]]
+    assert len(names) == len({*names}) == len(documents) + clean
+    assert len([name for name in names if name.startswith("clean")]) == clean
+
+
+def test_a_task_of_the_hub_has_one_result_that_on_the_most_test_images(about_cifar, folder, monkeypatch):
+    fewer = changed(about_cifar, **FEWER)
+    of_training = changed(about_cifar, counts={"n": 50_000}, dataset={"split": "train"})
+    other = changed(about_cifar, threat_model={"epsilon": "1/20"})
+    monkeypatch.setattr(
+        "robustzoo.hub.submissions.all_evidence", lambda _: [fewer, of_training, about_cifar, other]
+    )
+    files = submission(folder, "eval-results", REPO)
+    results, benchmark = (yaml.safe_load(text) for text in files.values())
+    found = parse_eval_result_entries(results)
+    assert len(found) == 2 == len({(entry.dataset_id, entry.task_id) for entry in found})
+    robust = about_cifar.robust_accuracy
+    for entry in found:
+        assert (
+            f"{robust.correct} of {robust.n} images robust" in entry.notes
+            and "test, subset all" in entry.notes
+        )
+    assert {(task["id"], task["split"]) for task in benchmark["tasks"]} == {
+        ("linf-1-10-aa-standard", "test"),
+        ("linf-1-20-aa-standard", "test"),
+    }
 
 
 def test_generated_images_are_additional_data(about_cifar):

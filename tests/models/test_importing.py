@@ -163,8 +163,14 @@ def test_a_network_of_timm_becomes_a_folder_like_any_other(network, tmp_path):
     )
     before = torch.random.get_rng_state()
     made = import_checkpoint(
-        tmp_path / "a.safetensors", "timm:resnet10t", tmp_path / "out", **PLAIN, **CHOSEN
+        tmp_path / "a.safetensors",
+        "timm:resnet10t",
+        tmp_path / "out",
+        **PLAIN,
+        **CHOSEN,
+        license="Apache-2.0",
     )
+    assert made.license == "apache-2.0"
     assert torch.equal(torch.random.get_rng_state(), before)
     model = robustzoo.load(tmp_path / "out")
     assert (model.name, str(model.threat_model), model.input_shape) == ("import:a", "linf:1/10", (1, 32, 32))
@@ -182,7 +188,7 @@ def test_a_network_of_timm_becomes_a_folder_like_any_other(network, tmp_path):
         model, (images[0], labels), protocol="pgd-2", out=tmp_path / "out", progress=False, workers=1
     )
     run("card", tmp_path / "out")
-    run("card", tmp_path / "out", "--licence", "mit")
+    run("card", tmp_path / "out", "--licence", "MIT")
     report = robustzoo.verify(tmp_path / "out", data=(images[0], labels), progress=False)
     assert report.outcome == "consistent" and robustzoo.load(tmp_path / "out").license == "mit"
 
