@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,14 +98,17 @@ def covers(new: Evidence, old: Evidence) -> bool:
     )
     if ours >= max(theirs, 0):
         return True
-    attacks = {member["attack"]: member for member in a["protocol"]["members"]}
+    attacks = {_kind(member): member for member in a["protocol"]["members"]}
     return all(
-        member["attack"] in attacks
-        and all(
-            attacks[member["attack"]][key] >= member[key] for key in ("iterations", "restarts", "targets")
-        )
+        _kind(member) in attacks
+        and all(attacks[_kind(member)][key] >= member[key] for key in ("iterations", "restarts", "targets"))
         for member in b["protocol"]["members"]
     )
+
+
+def _kind(member: dict[str, Any]) -> str:
+    """The attack without its length, which pgd-K carries in its name."""
+    return re.sub(r"^pgd-\d+$", "pgd", member["attack"])
 
 
 def published_evidence(item: Entry) -> Evidence | None:

@@ -100,3 +100,12 @@ def test_what_says_as_much_of_a_model(evidence, place, value, expected):
     if place:
         at[place[-1]] = value
     assert covers(new, evidence) is expected
+
+
+def test_a_longer_pgd_says_as_much_as_a_shorter_one(evidence):
+    longer, shorter = copy.deepcopy(evidence), copy.deepcopy(evidence)
+    for document, steps in ((longer, 20), (shorter, 10)):
+        document.doc["protocol"]["name"] = f"pgd-{steps}"
+        (member, *_) = document.doc["protocol"]["members"]
+        document.doc["protocol"]["members"] = [{**member, "attack": f"pgd-{steps}", "iterations": steps}]
+    assert covers(longer, shorter) and not covers(shorter, longer)
