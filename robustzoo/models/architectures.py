@@ -126,11 +126,11 @@ def build_for(recipe: Recipe, *, device: str | None = None) -> nn.Module:
 
 
 def computed_buffers(recipe: Recipe) -> dict[str, Tensor]:
-    """The buffers that a recipe's network computes as it is built (such as a Swin's relative positions), which
-    no file holds: name -> tensor on the CPU.
+    """The buffers that a recipe's network computes as it is built (such as a Swin's relative positions),
+    which no file holds: name -> tensor on the CPU.
 
     Raises:
-        RobustzooError: they differ from one build to the next, so that what is trained could not be read back.
+        RobustzooError: they differ from one build to the next: what is trained could not be read back.
     """
     if not unstored(build_for(recipe, device="meta")):
         return {}

@@ -72,8 +72,8 @@ def write_folder(folder: str | Path, model: PixelModel, recipe: Recipe, *, overw
     for name, tensor in unstored(model.network).items():
         if name not in computed or not torch.equal(tensor.cpu(), computed[name]):
             raise RobustzooError(
-                f"{name} of {recipe.architecture} is not what its recipe computes, and no file holds it: register "
-                "it as a persistent buffer, or leave it as the network is built"
+                f"{name} of {recipe.architecture} is not what its recipe computes, and no file holds it: "
+                "register it as a persistent buffer, or leave it as the network is built"
             )
 
     logits = _reference_logits(_assemble(skeleton, recipe, weights), REFERENCE_SEED)
