@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,19 +21,24 @@ _MOST_BYTES = 10_000_000  # of a file of class names
 
 @dataclass(frozen=True)
 class ClassOrder:
-    """index: folder -> label. names: one per label. how: in words. warning: what else may be meant."""
+    """index: folder -> label. names: one per label. how: in words. warning: what else may be meant. stated:
+    the labels are a model's outputs, and not places among the folders."""
 
     index: dict[str, int]
     names: tuple[str, ...]
     how: str
     warning: str = ""
+    stated: bool = False
 
     def text(self) -> str:
         """The mapping for people, shortened where it is long."""
-        pairs = [f"{label} = {name!r}" for name, label in sorted(self.index.items(), key=lambda p: p[1])]
-        if len(pairs) > 20:
-            pairs = [*pairs[:12], "...", *pairs[-3:]]
-        return f"class folders, {self.how}: {', '.join(pairs)}"
+        return f"class folders, {self.how}: {mapping_text(self.index)}"
+
+
+def mapping_text(index: Mapping[str, int]) -> str:
+    """Name -> label, in the order of the labels, shortened where it is long."""
+    pairs = [f"{label} = {name!r}" for name, label in sorted(index.items(), key=lambda p: p[1])]
+    return ", ".join([*pairs[:12], "...", *pairs[-3:]] if len(pairs) > 20 else pairs)
 
 
 def order_of(folders: Sequence[str], num_classes: int | None = None) -> ClassOrder:
@@ -118,6 +123,7 @@ def stated_order(folders: Sequence[str], stated: str | Path | Sequence[str]) -> 
         {name: index[name] for name in folders},
         tuple(names.get(label, f"class {label}") for label in range(max(names) + 1)),
         f"as {where} says",
+        stated=True,
     )
 
 
@@ -165,7 +171,9 @@ def _of_imagenet(folders: Sequence[str]) -> ClassOrder | None:
     if known is None or not set(folders) <= set(known):
         return None
     index = {name: label for label, name in enumerate(known)}
-    return ClassOrder({name: index[name] for name in folders}, tuple(known), "synsets of ImageNet-1k")
+    return ClassOrder(
+        {name: index[name] for name in folders}, tuple(known), "synsets of ImageNet-1k", stated=True
+    )
 
 
 def _by_place(folders: Sequence[str], how: str, warning: str = "") -> ClassOrder:

@@ -71,7 +71,9 @@ def decode(file, channels: int, origin: str) -> Image.Image:
     over `pixel_limit`.
     """
     limit = pixel_limit()
-    advice = "fetch the file again or leave the image out (training does so with --skip-corrupt)"
+    advice = (
+        "fetch the file again, or take it out of the data (`robustzoo train --skip-corrupt` passes over it)"
+    )
     if isinstance(file, str | Path) and _is_pointer(Path(file)):
         raise DataError(
             f"{origin}: a Git LFS pointer and not the image; fetch the images with `git lfs pull`"

@@ -17,7 +17,7 @@ from robustzoo.data.order import permutation
 from robustzoo.data.readers.described_images import dataset_of, described_split, open_place
 from robustzoo.data.readers.image_folder import class_folders
 from robustzoo.data.readers.parquet_shards import Shard, find_shards, has_shards
-from robustzoo.registry.dataset_files import FOLDERS, PARQUET, DatasetFile
+from robustzoo.registry.dataset_files import FOLDERS, PARQUET, RESERVED, DatasetFile
 
 MEASURED = 2000  # training images, drawn, that sizes, mean and deviation rest on
 _TEST_SHARE = 5  # one of so many images is for testing, where no folder says which
@@ -44,12 +44,17 @@ def describe_images(
 
     Raises: MissingData, DataError: no such images. RobustzooError: the function fails.
     """
+    made_of = re.sub("[^a-z0-9_-]+", "-", folder.resolve().name.lower())[:50].strip("-_")
+    if name is None and made_of in RESERVED:
+        raise DataError(
+            f"the folder is called {made_of}, and so are other data: say what its images are called with "
+            "--name NAME"
+        )
+    name = name or made_of or "images"
     with listing("the data folder"):
-        reader, classes, splits, notes = _layout(folder, code)
+        reader, classes, splits, notes = _layout(folder, code, name)
     draft: dict[str, Any] = {
-        "name": name
-        or re.sub("[^a-z0-9_-]+", "-", folder.resolve().name.lower())[:50].strip("-_")
-        or "images",
+        "name": name,
         "reader": reader,
         "classes": classes,
         "licence": licence,
@@ -70,6 +75,7 @@ def describe_images(
         f"{', '.join(classes[:20])}{', ...' * (len(classes) > 20)}",
         "; ".join(f"{split}: {number:,} images in {place}" for split, (place, number) in made.splits.items()),
         *notes,
+        *_without_images(made, folder, place),
         f"sizes (height x width) of {len(sizes):,} training images: {_by(smallest)} to {_by(largest)}; "
         f"brought to {size} x {size}, {'grey' if grey else 'RGB'}",
         f"mean {', '.join(map(str, mean))} and std {', '.join(map(str, std))} of the pixels in [0, 1] of "
@@ -78,7 +84,27 @@ def describe_images(
     return made, said
 
 
-def _layout(folder: Path, code: tuple[Path, str] | None) -> tuple[str, list[str], dict[str, Any], list[str]]:
+def _without_images(made: DatasetFile, folder: Path, place: Path | str) -> list[str]:
+    """Which classes have no image in a split, or in none."""
+    absent = {}
+    for split in made.splits:
+        labels = np.asarray(described_split(made, folder, place, split).labels)
+        absent[split] = [name for label, name in enumerate(made.classes) if label not in labels]
+    nowhere = [name for name in made.classes if all(name in names for names in absent.values())]
+    said = [f"no images at all of {_named(nowhere)}: take it out of the classes"] if nowhere else []
+    for split, names in absent.items():
+        if some := [name for name in names if name not in nowhere]:
+            said.append(f"the split {split} has no images of {_named(some)}")
+    return said
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+def _layout(
+    folder: Path, code: tuple[Path, str] | None, name: str
+) -> tuple[str, list[str], dict[str, Any], list[str]]:
     """(reader, classes, splits with their numbers of images, notes)."""
     if code is not None:
         parts = {split: dataset_of(code, split) for split in ("train", "test")}
@@ -92,8 +118,14 @@ def _layout(folder: Path, code: tuple[Path, str] | None) -> tuple[str, list[str]
         raise MissingData(f"no folder {folder}; expected one with class folders of images, or parquet files")
     if has_shards(folder, _PLACES["train"]):
         return _parquet(folder)
-    inside = class_folders(folder)
-    found = {split: next((n for n in names if n in inside), None) for split, names in _PLACES.items()}
+    inside = {n.lower(): n for n in reversed(class_folders(folder))}  # Train and TEST are splits too
+    inside |= {n: n for n in inside.values()}
+    found = {split: next((inside[n] for n in names if n in inside), None) for split, names in _PLACES.items()}
+    if found["train"] is None and found["test"] is not None and class_folders(folder / found["test"]):
+        raise DataError(
+            f"{folder} has {found['test']}/ and none of {', '.join(_PLACES['train'])}; give the training "
+            "images such a folder, or put all images into one folder per class"
+        )
     notes = []
     if found["train"] is None:
         found = {"train": ".", "test": "."}
@@ -105,7 +137,8 @@ def _layout(folder: Path, code: tuple[Path, str] | None) -> tuple[str, list[str]
         )
     else:
         held_out = next(
-            (n for n in ("validation", "valid", "val") if n in inside and n != found["test"]), None
+            (inside[n] for n in ("validation", "valid", "val") if n in inside and inside[n] != found["test"]),
+            None,
         )
         found |= {"holdout": held_out} if held_out else {}
     order = order_of(class_folders(folder / str(found["train"])))
@@ -114,7 +147,7 @@ def _layout(folder: Path, code: tuple[Path, str] | None) -> tuple[str, list[str]
             f"{folder / str(found['train'])} has {len(order.index)} class folders; expected at least 2"
         )
     classes = sorted(order.index, key=lambda name: order.index[name])
-    draft = {"reader": FOLDERS, "classes": classes}
+    draft = {"name": name, "reader": FOLDERS, "classes": classes}
     splits = {split: (place, _count(folder, draft, str(place))) for split, place in found.items()}
     if found["train"] == found["test"]:
         images = splits["train"][1]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from robustzoo.data.transforms import random_resized_crop
 from robustzoo.errors import RobustzooError
 from robustzoo.registry.catalog import DATASETS
 
+BY_PLACE, BY_NAME, AS_STATED = "by place", "by name", "as stated"
 SPLITS = ("train", "holdout", "test")
 
 
@@ -53,14 +55,17 @@ class ImageDataset(Dataset, ABC):
     labels: int64 (N,), or None where only reading the items tells. image_shape: (C, H, W). classes: K names.
     shortfall: what is missing of the catalog's images, in words for a report, or "" where nothing is.
     transform: how images of other sizes were brought to image_shape, JSON-able, as Evidence states it; None
-    where the data themselves have that shape, or where the catalog says how. notes, warnings: what a caller
-    should be told of how the images were read.
+    where the data themselves have that shape, or where the catalog says how. numbered: BY_PLACE where labels
+    are places among the data's own classes, AS_STATED where somebody said which outputs they are, BY_NAME
+    where they were found among a model's classes. notes, warnings: what a caller should be told of how the
+    images were read.
     """
 
     shortfall: str = ""
     transform: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    numbered: str = BY_PLACE
 
     def __init__(
         self,
@@ -100,6 +105,25 @@ class ImageDataset(Dataset, ABC):
         """
         x, label = self[i]
         return (random_resized_crop(x, seed, epoch, i) if augmentation == "crop" else x), label
+
+    @property
+    def found_by_name(self) -> bool:
+        return self.numbered == BY_NAME
+
+    def relabelled(self, places: Sequence[int], classes: Sequence[str], numbered: str) -> ImageDataset:
+        """The same images with label k as `places[k]`, of other classes."""
+        made = copy(self)
+        made._relabel(np.asarray(places, np.int64))
+        made.classes, made.numbered = tuple(classes), numbered
+        return made
+
+    def _relabel(self, places: np.ndarray) -> None:
+        if self.labels is None:
+            raise DataError(
+                f"the labels of {self.key} are not known before its items are read: number them as the "
+                "model's outputs, and leave the names of its classes away"
+            )
+        self.labels = places[self.labels]
 
     def _position(self, i: int) -> int:
         if not 0 <= i < len(self):

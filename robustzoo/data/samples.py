@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from robustzoo.data.class_names import by_name, names_of
 from robustzoo.data.datasets import WITHOUT_FILES
 from robustzoo.data.fit import Fit
 from robustzoo.data.image_dataset import DataError, ImageDataset
@@ -93,7 +94,8 @@ def open_samples(
             folder, a torch Dataset of (image, label) pairs, or a pair of tensors (images: (N, C, H, W) in
             [0, 1], labels: (N,) integers). A folder holds the dataset of the model's recipe; for a model
             without a recipe, or with one whose dataset has no files, and as "folder:DIR", one sub-folder of
-            image files per class: see `order_of`. Text that is a name of the catalog never means a folder.
+            image files per class: see `order_of`. Where the data and the model name their classes, the labels
+            follow the names: see `by_name`. Text that is a name of the catalog never means a folder.
         options: of folders with a sub-folder per class; of the others refused.
 
     Raises:
@@ -120,7 +122,7 @@ def open_samples(
             )
         dataset = open_data(data, data_root, split=split)
         _refuse_other_size(dataset, model)
-        return dataset
+        return by_name(dataset, names_of(model, _classes_of(model)))
     shape, classes = _shape_of(model), _classes_of(model)
     fit = options.fit(
         None if shape is None else Fit.of_model(getattr(model, "preprocessing", None), shape[1:])
@@ -131,9 +133,10 @@ def open_samples(
             f"the model takes {channels} channels, and image files give 1 or 3; pass the images as a pair of "
             "tensors or a torch Dataset"
         )
-    return open_data(
+    dataset = open_data(
         data, data_root, fit=fit, channels=channels, classes=options.classes, num_classes=classes
     )
+    return by_name(dataset, names_of(model, classes))
 
 
 def _is_folder(place: Any) -> bool:

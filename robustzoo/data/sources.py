@@ -80,6 +80,7 @@ class DatasetSource(ImageDataset):
         ):
             raise DataError(_no_dataset(dataset))
         self._dataset = dataset
+        self._places: np.ndarray | None = None
         names = _class_names(dataset)
         if num_classes is None:
             num_classes = len(names) or 1 + max(self._read(i)[1] for i in range(len(dataset)))
@@ -99,9 +100,13 @@ class DatasetSource(ImageDataset):
             raise DataError(
                 f"item {i} has shape {tuple(x.shape)}, item 0 has {self.image_shape}; bring all to one shape"
             )
-        if not 0 <= label < self.num_classes:
-            raise DataError(_wrong_label(label, f"item {i}", self.num_classes))
-        return x, label
+        known = self.num_classes if self._places is None else len(self._places)
+        if not 0 <= label < known:
+            raise DataError(_wrong_label(label, f"item {i}", known))
+        return x, label if self._places is None else int(self._places[label])
+
+    def _relabel(self, places: np.ndarray) -> None:
+        self._places = places
 
     def _image(self, i: int) -> Tensor:
         return self[i][0]
@@ -215,7 +220,9 @@ def _class_names(dataset: Any) -> tuple[str, ...]:
         features = getattr(dataset, "features", None)
         label = features.get("label") if isinstance(features, Mapping) else None
         names = getattr(label, "names", None)
-    return tuple(map(str, names)) if isinstance(names, Sequence) else ()
+    if not isinstance(names, Sequence):
+        return ()
+    return tuple(", ".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in names)
 
 
 def _no_dataset(data: Any) -> str:

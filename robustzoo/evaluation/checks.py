@@ -164,7 +164,7 @@ def check_labels(labels: Sequence[int] | np.ndarray, num_classes: int, classes: 
     """Every class id of the data must be an output of the model. classes: the names, where they have some.
 
     Raises:
-        RobustzooError: a label below 0 or at least `num_classes`.
+        RobustzooError: a label below 0 or at least `num_classes`, or more classes than these.
     """
     labels = np.asarray(labels)
     for index in np.flatnonzero((labels < 0) | (labels >= num_classes))[:1]:
@@ -176,12 +176,22 @@ def check_labels(labels: Sequence[int] | np.ndarray, num_classes: int, classes: 
             f"0..{num_classes - 1}. Check that model and data number the same classes in the same order, "
             "from 0"
         )
+    if len(classes) > num_classes and not _are_numbers(classes):
+        raise RobustzooError(
+            f"the data have {len(classes)} classes, {classes[0]!r} to {classes[-1]!r}, and the model has "
+            f"{num_classes} outputs: give the images of its classes alone, or a model of them all"
+        )
+
+
+def _are_numbers(classes: Sequence[str]) -> bool:
+    """Whether nobody named them: there, the classes are those that occur."""
+    return list(classes) == [str(k) for k in range(len(classes))]
 
 
 def outputs_note(classes: Sequence[str], num_classes: int) -> str | None:
     """What to say where the model has more outputs than the data have named classes; None where not."""
-    if len(classes) >= num_classes or list(classes) == [str(k) for k in range(len(classes))]:
-        return None  # numbers are no names: there, the classes are those that occur
+    if len(classes) >= num_classes or _are_numbers(classes):
+        return None
     return (
         f"the model has {num_classes} outputs, the data {len(classes)} classes, {classes[0]!r} to "
         f"{classes[-1]!r}: they are taken for the first {len(classes)} outputs, and any other answer is wrong"

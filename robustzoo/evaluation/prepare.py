@@ -216,8 +216,8 @@ def prepare(
         if reporter is not None:
             reporter.say_all(dataset)
         num_classes = check_forward(model, probe_images(read_probe(dataset)).to(device), **asked.asks)
-        if dataset.labels is not None:  # known without reading the images; else checked as they are read
-            check_labels(dataset.labels, num_classes, dataset.classes)
+        known = dataset.labels  # without reading the images; else they are checked as they are read
+        check_labels([] if known is None else known, num_classes, dataset.classes)
         if reporter is not None and (note := outputs_note(dataset.classes, num_classes)) is not None:
             reporter.say(note)
         work = Work(

@@ -65,7 +65,7 @@ def terms_of(model: dict[str, Any], ready: Prepared, smaller: Evidence | None = 
             "indices": subset.indices,
             "digest": subset.digest,
             **({} if dataset.transform is None else {"transform": dataset.transform}),
-            **({"classes": list(dataset.classes)} if own and named else {}),
+            **({"classes": list(dataset.classes)} if (own or dataset.found_by_name) and named else {}),
         },
         "seed": work.seed,
         "micro_batch_size": work.micro_batch_size,

@@ -8,7 +8,7 @@ from typing import Any
 import timm
 import timm.optim
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import robustzoo.models.batch_norm_networks
 import robustzoo.models.networks
@@ -123,6 +123,35 @@ def build_for(recipe: Recipe, *, device: str | None = None) -> nn.Module:
             "set drop_path=0"
         )
     return network
+
+
+def computed_buffers(recipe: Recipe) -> dict[str, Tensor]:
+    """The buffers that a recipe's network computes as it is built (such as a Swin's relative positions),
+    which no file holds: name -> tensor on the CPU.
+
+    Raises:
+        RobustzooError: they differ from one build to the next: what is trained could not be read back.
+    """
+    if not unstored(build_for(recipe, device="meta")):
+        return {}
+    found, again = ({}, {})
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+        for seed, buffers in enumerate((found, again)):
+            torch.manual_seed(seed)
+            buffers |= unstored(build_for(recipe, device="cpu"))
+    if differing := [name for name in found if not torch.equal(found[name], again[name])]:
+        raise RobustzooError(
+            f"{recipe.architecture} draws buffers that no file holds ({', '.join(differing[:3])}): what is "
+            "trained could not be read back. Take another network"
+        )
+    return found
+
+
+def unstored(network: nn.Module) -> dict[str, Tensor]:
+    """The buffers that are not of a network's state dict."""
+    stored = network.state_dict().keys()
+    buffers = network.named_buffers(remove_duplicate=False)
+    return {name: tensor for name, tensor in buffers if name not in stored}
 
 
 def parameter_count(recipe: Recipe) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import pickle
 import warnings
 import zipfile
@@ -18,18 +19,33 @@ from torch import Tensor
 from robustzoo.errors import RobustzooError
 from robustzoo.untrusted_files import refuse_pointer
 
-# What wrappers put before every name: DataParallel, torch.compile, Lightning and the like.
-WRAPPERS = ("module.", "_orig_mod.", "model.", "network.", "net.", "backbone.")
 _COUNTER = "num_batches_tracked"  # of batch norm: counts training steps, and decides nothing in eval mode
+_AVERAGED = "n_averaged"  # torch's AveragedModel counts in it
+_MOST_CHANNELS = 4  # of images
+_DEEPEST = 5  # dictionaries in dictionaries
 _SHOWN = 4
 
 
 @dataclass(frozen=True)
+class Normaliser:
+    """names of a file's tensors that hold a mean and a std per channel, and what they hold."""
+
+    names: tuple[str, str]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def text(self) -> str:
+        return f"{' and '.join(self.names)} of the file hold mean {self.mean} and std {self.std}"
+
+
+@dataclass(frozen=True)
 class Found:
-    """Weights under the network's own names, and where in the file they were, in words."""
+    """Weights under the network's own names, where in the file they were, in words, and the normaliser that
+    the file has before them."""
 
     weights: dict[str, Tensor]
     part: str
+    normaliser: Normaliser | None = None
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:
@@ -63,7 +79,9 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
             )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of old formats; what cannot be read is refused
-            content = torch.load(file, map_location="cpu", weights_only=True)
+            # timm's own checkpoints keep the command line: a plain record, and the only class let in.
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                content = torch.load(file, map_location="cpu", weights_only=True)
     except RobustzooError:
         raise
     except zipfile.BadZipFile as error:
@@ -101,8 +119,10 @@ def _why(file: Path, error: Exception) -> str:
         return (
             f"needs code to be read, so nothing of it was run "
             f"({line[:200] or type(error).__name__}): it may hold "
-            "a whole module. Where you trust its source, write the weights alone: "
-            "torch.save(torch.load(FILE, weights_only=False).state_dict(), NEW)"
+            "a whole module. Where you trust its source, write the weights alone: of a module "
+            "torch.save(torch.load(FILE, weights_only=False).state_dict(), NEW), of a dictionary "
+            "torch.save(torch.load(FILE, weights_only=False)[KEY], NEW), KEY that of the weights, such as "
+            "'state_dict' (where a module is there, its .state_dict())"
         )
     first = str(error).strip().splitlines()
     return (
@@ -131,13 +151,19 @@ def fitting(content: Mapping[str, Any], expected: Mapping[str, Tensor], key: str
             f"{_some([f'{k} ({type(v).__name__})' for k, v in content.items()])}"
         )
     read = {name: _unwrapped(weights, expected) for name, weights in parts.items()}
+    normalisers: dict[str, Normaliser] = {}
+    for name, weights in parts.items():
+        if any(_problems(read[name][0], expected)) and (before := normaliser_of(weights)) is not None:
+            rest = _unwrapped({k: t for k, t in weights.items() if k not in before.names}, expected)
+            if rest[1] or rest[0].keys() & expected.keys():
+                read[name], normalisers[name] = rest, before
     problems = {name: _problems(weights, expected) for name, (weights, _) in read.items()}
-    good = [name for name, found in problems.items() if not found]
+    good = [name for name, found in problems.items() if not any(found)]
     if not good:
-        nearest = min(problems, key=lambda name: len(problems[name]))
+        nearest = min(problems, key=lambda name: sum(map(len, problems[name])))
+        shown = "; ".join(_some(kind, "; ") for kind in problems[nearest] if kind)
         raise RobustzooError(
-            f"the weights{_under(nearest)} are not those of the network: "
-            f"{_some(problems[nearest], '; ')}. Give "
+            f"the weights{_under(nearest)} are not those of the network: {shown}. Give "
             "the architecture that they were saved from (and its --model-args)"
         )
     if len(good) > 1 and not all(_same(read[good[0]][0], read[other][0]) for other in good[1:]):
@@ -155,10 +181,12 @@ def fitting(content: Mapping[str, Any], expected: Mapping[str, Tensor], key: str
     part = f"the weights{_under(good[0])}"
     part += f" without their prefix {prefix}" if prefix else ""
     part += f" from {', '.join(halves)} to float32" if halves else ""
-    return Found(made, part)
+    before = normalisers.get(good[0])
+    part += f" behind a normaliser ({before.text()})" if before else ""
+    return Found(made, part, before)
 
 
-def _parts(content: Mapping[str, Any], at: str = "", depth: int = 2) -> dict[str, dict[str, Tensor]]:
+def _parts(content: Mapping[str, Any], at: str = "", depth: int = _DEEPEST) -> dict[str, dict[str, Tensor]]:
     """Place ("" for the top) -> tensors by name, of every dictionary that has some."""
     tensors = {
         str(name): value for name, value in content.items() if isinstance(value, Tensor) and value.dim()
@@ -174,18 +202,40 @@ def _parts(content: Mapping[str, Any], at: str = "", depth: int = 2) -> dict[str
 def _unwrapped(
     weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], str]:
-    """The weights under the network's names, and the prefix that all of them had. What the network itself
-    calls by such a prefix keeps it."""
+    """The weights under the network's names, and the prefix that all of them had; as they are where taking
+    prefixes off leads to no name of the network's."""
     found, prefix = dict(weights), ""
     while found and not found.keys() & expected.keys():
-        shared = next((w for w in WRAPPERS if all(name.startswith(w) for name in found)), None)
-        if shared is None:
-            break
+        found.pop(_AVERAGED, None)
+        heads = {name.partition(".")[0] for name in found if "." in name}
+        if len(heads) != 1 or not all("." in name for name in found):
+            return dict(weights), ""
+        shared = f"{heads.pop()}."
         found, prefix = {name.removeprefix(shared): t for name, t in found.items()}, prefix + shared
     return found, prefix
 
 
-def _problems(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:
+def normaliser_of(weights: Mapping[str, Tensor]) -> Normaliser | None:
+    """The mean and std that a file keeps beside a network that they stand before, if any."""
+    for name, tensor in weights.items():
+        before, _, last = name.rpartition(".")
+        other = f"{before}.std" if before else "std"
+        pair = (tensor, weights.get(other))
+        if last == "mean" and all(
+            isinstance(t, Tensor) and 1 <= t.numel() <= _MOST_CHANNELS and t.is_floating_point() for t in pair
+        ):
+            mean, std = (tuple(round(v, 6) for v in t.flatten().tolist()) for t in (tensor, weights[other]))
+            return Normaliser((name, other), mean, std)
+    return None
+
+
+def stored_normaliser(content: Mapping[str, Any]) -> Normaliser | None:
+    """As `normaliser_of`, of a whole checkpoint."""
+    return next((n for part in _parts(content).values() if (n := normaliser_of(part)) is not None), None)
+
+
+def _problems(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[list[str]]:
+    """What keeps the weights from being the network's, a list a kind."""
     missing = [name for name in expected if name not in weights and not name.endswith(_COUNTER)]
     surplus = [name for name in weights if name not in expected]
     wrong = [name for name in expected if name in weights and weights[name].shape != expected[name].shape]
@@ -197,13 +247,13 @@ def _problems(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> 
         and not (tensor.is_floating_point() and tensor.itemsize >= 2 and bool(tensor.isfinite().all()))
     ]
     return [
-        *(
+        [
             f"{name} has shape {tuple(weights[name].shape)}, and the network's {tuple(expected[name].shape)}"
             for name in wrong
-        ),
-        *(f"{name} is missing" for name in missing),
-        *(f"{name} is unknown to the network" for name in surplus),
-        *(f"{name} holds no finite floating-point numbers of 16 bits or more" for name in odd),
+        ],
+        [f"{name} is missing" for name in missing],
+        [f"{name} is unknown to the network" for name in surplus],
+        [f"{name} holds no finite floating-point numbers of 16 bits or more" for name in odd],
     ]
 
 

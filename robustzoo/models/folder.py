@@ -22,7 +22,7 @@ from robustzoo import atomic_files
 from robustzoo.cards.imported import Imported
 from robustzoo.errors import RobustzooError
 from robustzoo.keyed_noise import uniform
-from robustzoo.models.architectures import build_for
+from robustzoo.models.architectures import build_for, computed_buffers, unstored
 from robustzoo.models.config import (
     REFERENCE_SEED,
     WEIGHTS,
@@ -68,6 +68,13 @@ def write_folder(folder: str | Path, model: PixelModel, recipe: Recipe, *, overw
                 f"the model's {label} is {found.tolist()}, but its recipe's is {wanted.tolist()}"
             )
     weights = weights_for_export(model.network.state_dict(), skeleton.state_dict())
+    computed = computed_buffers(recipe)
+    for name, tensor in unstored(model.network).items():
+        if name not in computed or not torch.equal(tensor.cpu(), computed[name]):
+            raise RobustzooError(
+                f"{name} of {recipe.architecture} is not what its recipe computes, and no file holds it: "
+                "register it as a persistent buffer, or leave it as the network is built"
+            )
 
     logits = _reference_logits(_assemble(skeleton, recipe, weights), REFERENCE_SEED)
     text = render_config(recipe, skeleton, logits.tolist())
@@ -244,9 +251,9 @@ def read_recipe(folder: str | os.PathLike[str]) -> Recipe:
 def _assemble(network: nn.Module, recipe: Recipe, weights: dict[str, torch.Tensor]) -> PixelModel:
     """`network`, built on the meta device, with these tensors as its parameters and buffers."""
     network.load_state_dict(weights, strict=True, assign=True)
-    stray = [name for name, tensor in network.named_buffers() if tensor.is_meta]
-    if stray:
-        raise RobustzooError(f"{recipe.architecture} computes buffers that no file holds: {', '.join(stray)}")
+    for name, tensor in computed_buffers(recipe).items():
+        owner, _, own = name.rpartition(".")
+        setattr(network.get_submodule(owner), own, tensor)
     with torch.device("cpu"):
         return around(network, recipe).eval()
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from robustzoo.cards.imported import PYTHON, Imported, spdx
 from robustzoo.errors import RobustzooError
-from robustzoo.models.checkpoint_files import fitting, read_checkpoint
+from robustzoo.models.checkpoint_files import Normaliser, fitting, read_checkpoint, stored_normaliser
 from robustzoo.models.folder import write_imported
 from robustzoo.models.imported_networks import (
     Code,
@@ -27,6 +27,8 @@ from robustzoo.registry.catalog import DATASETS
 from robustzoo.registry.digests import sha256_file
 from robustzoo.registry.extensions import TIMM
 from robustzoo.registry.threat_model import ThreatModel
+
+_ROUNDING = 5e-4  # of a mean or std that is stated to three digits
 
 # What published classifiers of photographs are normalised by -> mean and std of the three channels.
 USUAL: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -93,7 +95,7 @@ def import_checkpoint(
             "the normalisation of the network must be known: give --mean and --std, or "
             "--from-claim PERCENT with "
             "--data, the clean accuracy that its authors state; a wrong one raises no error and "
-            "moves every number"
+            f"moves every number{_of_file(file)}"
         )
     if from_claim is not None and data is None:
         raise RobustzooError("--from-claim needs the images of the claim: give --data NAME:DIR")
@@ -129,6 +131,7 @@ def import_checkpoint(
     else:
         chosen = range(len(data)) if indices is None else indices
         stated, words = _from_claim(network, described, str(from_claim), data, list(chosen))
+    _require_agreement(found.normaliser, stated)
     imported = Imported(**described, mean=stated[0], std=stated[1], normalisation=words)
     write_imported(
         out,
@@ -138,6 +141,27 @@ def import_checkpoint(
         overwrite=overwrite,
     )
     return imported
+
+
+def _of_file(file: Path) -> str:
+    """What the file itself says of a normalisation, in words."""
+    found = stored_normaliser(read_checkpoint(file)) if file.is_file() else None
+    return "" if found is None else f". {found.text()}: give these where they are of pixels in [0, 1]"
+
+
+def _require_agreement(found: Normaliser | None, stated: tuple[Any, Any]) -> None:
+    """Raise RobustzooError where a file's own normaliser, of pixels in [0, 1] or to 255, is not as stated."""
+    if found is None:
+        return
+    for scale in (1, 255):
+        own = [value / scale for values in (found.mean, found.std) for value in values]
+        given = [value for values in stated for value in _channels(values, len(found.mean))]
+        if len(own) == len(given) and all(abs(a - b) < _ROUNDING for a, b in zip(own, given, strict=True)):
+            return
+    raise RobustzooError(
+        f"{found.text()}, and mean {stated[0]} and std {stated[1]} were given: give --mean and --std as the "
+        "file has them (of pixels in [0, 1]), or write the file without its normaliser"
+    )
 
 
 def _architecture(text: str) -> tuple[Code | None, str]:
@@ -164,8 +188,11 @@ def _shape(
             )
         return channels, height
     channels = model_args.get("in_chans") or (own[0] if own else 3)
-    if image_size is not None:
-        return channels, image_size
+    chosen = model_args.get("img_size")  # some networks state the size they were made for, whatever is chosen
+    if image_size is None and isinstance(chosen, list | tuple) and len(set(chosen)) == 1:
+        chosen = chosen[0]
+    if image_size is not None or isinstance(chosen, int):
+        return channels, chosen if image_size is None else image_size
     if fixed is not None or own is not None:
         return channels, (fixed[0] if fixed is not None else own[1])
     raise RobustzooError(

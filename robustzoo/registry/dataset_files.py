@@ -26,6 +26,7 @@ OWN = f"own{OWN_DATA_MARK}"
 SPLITS = ("train", "holdout", "test")
 FOLDERS, PARQUET = "folders", "parquet"
 HOLDOUT_SIZE = 1000  # training images kept out for choosing, a tenth where there are fewer than 10,000
+RESERVED = (*DATASETS, "own", "folder")  # names that mean other data
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,49}", re.ASCII)
 _LARGEST = 10**7  # bytes
 _DESCRIBE = "write it anew with `robustzoo data describe`"
@@ -79,8 +80,9 @@ class DatasetFile:
         return [
             (
                 "name",
-                named and self.name not in (*DATASETS, "own", "folder"),
-                f"up to 50 lower-case letters, digits, _ and -, and none of {', '.join(DATASETS)}",
+                named and self.name not in RESERVED,
+                f"up to 50 lower-case letters, digits, _ and -, none of {', '.join(RESERVED)}, which mean "
+                "other data (--name NAME)",
             ),
             (
                 "reader",

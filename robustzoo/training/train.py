@@ -22,6 +22,7 @@ from torch import Tensor
 
 from robustzoo.data import augment, cutmix, training_batches
 from robustzoo.errors import RobustzooError
+from robustzoo.models.architectures import computed_buffers
 from robustzoo.models.initial import load_initial
 from robustzoo.models.pixel_model import PixelModel, pixel_model
 from robustzoo.objectives.objective import Objective
@@ -181,6 +182,7 @@ def initial_model(plan: Plan, data: TrainingData, done: int) -> tuple[PixelModel
     torch.manual_seed(plan.flags.seed)
     model = pixel_model(recipe)
     model.check_head()
+    computed_buffers(recipe)  # refuses those that no folder could give back
     if plan.launch.activation_checkpointing:
         require_recomputing(model)
     if "trh" in recipe.defences:

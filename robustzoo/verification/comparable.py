@@ -17,6 +17,7 @@ from robustzoo.cards.holdings import evidence_documents
 from robustzoo.cards.metadata import LARGEST_CARD
 from robustzoo.cards.witnesses import Witnesses, most_bytes
 from robustzoo.data import ImageDataset, evaluation_subset, open_data, pixel_digest
+from robustzoo.data.class_names import labelled_as_stated
 from robustzoo.data.datasets import WITHOUT_FILES
 from robustzoo.data.fit import Fit
 from robustzoo.data.sources import data_place
@@ -173,7 +174,7 @@ def open_stated(
         if transform is None
         else Fit.from_json(transform)
     )
-    return open_data(
+    dataset = open_data(
         stated["id"] if data is None else data,
         data_root,
         split=stated["split"],
@@ -182,6 +183,7 @@ def open_stated(
         channels=channels,
         classes=classes,
     )
+    return labelled_as_stated(dataset, stated.get("classes"))
 
 
 def images_if_there(

@@ -15,6 +15,7 @@ from robustzoo.models.initial import load_initial
 from robustzoo.registry import Recipe, recipe
 
 BASE = "resnet_mini.cifar10jpg_linf.at_base"
+SWIN = {"window_size": 2, "depths": [1, 2], "embed_dim": 16, "num_heads": [2, 2], "patch_size": 2}
 DISTILLED = "deit_tiny_distilled_patch16_224"  # two heads
 ATTO = {
     "architecture": "timm:convnext_atto",
@@ -46,6 +47,10 @@ def test_a_recipe_file_names_it_and_the_digest_holds_it(tmp_path):
         ("resnet10t", {"stem_width": 8}, True),
         ("convnext_atto", ATTO["model_args"], True),
         (DISTILLED, {"embed_dim": 32, "depth": 1, "num_heads": 2}, False),
+        ("swin_tiny_patch4_window7_224", SWIN, True),  # positions and masks that no file holds
+        ("swinv2_tiny_window8_256", SWIN, True),
+        ("maxvit_pico_rw_256", {"depths": [1, 1, 1, 1]}, True),
+        ("eva02_tiny_patch14_224", {"patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}, True),
     ],
 )
 def test_folder_of_any_network(tmp_path, name, arguments, linear):
@@ -61,6 +66,15 @@ def test_folder_of_any_network(tmp_path, name, arguments, linear):
     alone = timm.create_model(f"local-dir:{tmp_path / 'm'}", pretrained=True).eval()
     assert torch.allclose(alone((x - again.mean) / again.std), model(x), atol=1e-6)
     assert timm.data.resolve_model_data_config(alone)["input_size"] == (3, 32, 32)
+
+
+def test_a_computed_buffer_is_what_its_recipe_computes(tmp_path):
+    made = of("swin_tiny_patch4_window7_224", **SWIN)
+    model = pixel_model(made).eval()
+    model.network.layers[0].blocks[0].attn.relative_position_index[0, 0] = 0
+    with pytest.raises(RobustzooError, match="relative_position_index"):
+        write_folder(tmp_path / "m", model, made)
+    assert not (tmp_path / "m").exists()
 
 
 def test_without_a_linear_head_there_are_no_features():

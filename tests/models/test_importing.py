@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import pickle
 import shutil
@@ -24,6 +25,7 @@ from robustzoo.models.checkpoint_files import fitting, read_checkpoint
 from robustzoo.models.importing import import_checkpoint
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "resnet2b.py"
+HALF = torch.tensor([0.5]).view(1, 1, 1)
 PLAIN = {"threat_model": "linf:1/10", "mean": (0.5,), "std": (0.25,)}
 
 
@@ -69,6 +71,25 @@ class Mark:
         (lambda s: {f"backbone.{k}": t for k, t in s.items()}, "prefix backbone."),
         (lambda s: {k: t.half() if t.is_floating_point() else t for k, t in s.items()}, "from torch.float16"),
         (lambda s: {k: t for k, t in s.items() if not k.endswith("num_batches_tracked")}, "the weights"),
+        (lambda s: {"a": {"b": {"net": s}}, "epoch": 3, "best": torch.tensor(0.5)}, "under a/b/net"),
+        (lambda s: {"best": torch.tensor([0.5]), "a": {"b": {"c": {"net": s}}}}, "under a/b/c/net"),
+        (lambda s: {"arch": "x", "state_dict": s, "args": argparse.Namespace(lr=0.1)}, "under state_dict"),
+        (
+            lambda s: {"n_averaged": torch.tensor(7), **{f"module.{k}": t for k, t in s.items()}},
+            "prefix module.",
+        ),
+        (
+            lambda s: (
+                {"module.0.mean": HALF, "module.0.std": HALF, **{f"module.1.{k}": t for k, t in s.items()}}
+            ),
+            "prefix module.1. behind a normaliser (module.0.mean and module.0.std of the file hold",
+        ),
+        (
+            lambda s: (
+                {"normalize.mean": HALF, "normalize.std": HALF} | {f"model.{k}": t for k, t in s.items()}
+            ),
+            "prefix model. behind a normaliser (normalize.mean",
+        ),
     ],
 )
 def test_weights_are_found_where_wrappers_put_them_and_it_is_said(network, tmp_path, wrap, words):
@@ -92,6 +113,7 @@ def test_weights_are_found_where_wrappers_put_them_and_it_is_said(network, tmp_p
         ),
         (lambda s: s | {"fc.bias": torch.full((10,), torch.nan)}, "fc.bias holds no finite"),
         (lambda s: {"a": s, "b": {k: t + 1 for k, t in s.items()}}, "--key"),
+        (lambda s: {f"x{k}": t for k, t in s.items()}, "conv.*is missing.*xconv.*is unknown"),
         (lambda s: {"epoch": 3}, "no tensors"),
         (lambda s: [s], "holds a list"),
     ],
@@ -100,6 +122,45 @@ def test_other_weights_are_refused_with_the_difference(network, tmp_path, change
     torch.save(change(network.state_dict()), tmp_path / "a.pth")
     with pytest.raises(RobustzooError, match=words):
         fitting(read_checkpoint(tmp_path / "a.pth"), network.state_dict())
+
+
+def test_a_normaliser_of_the_file_must_be_the_stated_one(network, tmp_path):
+    state = {"0.mean": HALF, "0.std": HALF / 2} | {f"1.{k}": t for k, t in network.state_dict().items()}
+    save_file(state, tmp_path / "a.safetensors")
+    given = {"threat_model": "linf:1/10", **CHOSEN}
+    for stated in ({}, {"mean": (0.5,), "std": (0.5,)}):
+        with pytest.raises(RobustzooError, match=r"0\.mean and 0\.std of the file hold mean \(0.5,\).*0.25"):
+            import_checkpoint(
+                tmp_path / "a.safetensors", "timm:resnet10t", tmp_path / "out", **given, **stated
+            )
+        assert not (tmp_path / "out").exists()
+    import_checkpoint(tmp_path / "a.safetensors", "timm:resnet10t", tmp_path / "out", **PLAIN, **CHOSEN)
+    x = torch.rand(2, 1, 32, 32)
+    assert torch.allclose(robustzoo.load(str(tmp_path / "out"))(x), network((x - 0.5) / 0.25), atol=1e-5)
+
+
+def test_the_advice_for_a_file_that_needs_code_is_right(network, tmp_path):
+    old, new = tmp_path / "old.pth", tmp_path / "new.pth"
+    for content, convert in (
+        (network, lambda: torch.load(old, weights_only=False).state_dict()),
+        (
+            {"state_dict": network.state_dict(), "of": Path("x")},
+            lambda: torch.load(old, weights_only=False)["state_dict"],
+        ),
+    ):
+        torch.save(content, old)
+        with pytest.raises(RobustzooError, match=r"of a module.*\.state_dict.*of a dictionary.*\[KEY\]"):
+            read_checkpoint(old)
+        torch.save(convert(), new)
+        assert fitting(read_checkpoint(new), network.state_dict()).part == "the weights"
+
+
+def test_the_size_that_is_given_is_the_size_of_the_images(tmp_path):
+    chosen = {"depths": [1, 1, 1, 1], "img_size": 64, "num_classes": 10}
+    save_file(timm.create_model("maxvit_pico_rw_256", **chosen).state_dict(), tmp_path / "a.safetensors")
+    given = {**PLAIN, "model_args": chosen}
+    made = import_checkpoint(tmp_path / "a.safetensors", "timm:maxvit_pico_rw_256", tmp_path / "out", **given)
+    assert made.image_size == 64 and robustzoo.load(str(tmp_path / "out")).input_shape == (3, 64, 64)
 
 
 def test_of_several_that_fit_one_is_named(network, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import timm
 import torch
 
 from robustzoo.errors import RobustzooError
@@ -60,3 +61,27 @@ def test_without_a_linear_head_all_but_trh(train, tmp_path, capsys, method):
         assert "not linear" in capsys.readouterr().err and not (tmp_path / "run").exists()
     else:
         assert not read_folder(tmp_path / "run/model").has_linear_head
+
+
+SWIN = {"window_size": 2, "depths": [1], "embed_dim": 8, "num_heads": [2], "patch_size": 2}
+
+
+def test_a_network_with_computed_buffers_is_trained_resumed_and_exported(train, tmp_path):
+    run = [*arguments(tmp_path, AT_TRH, "swin_tiny_patch4_window7_224", SWIN), "--out", str(tmp_path / "run")]
+    assert train([*run, "--max-steps", "2"]) == 0
+    assert train([*run, "--resume"]) == 0
+    assert read_folder(tmp_path / "run/model").recipe.model_args == SWIN
+
+
+def test_buffers_that_are_drawn_are_refused_before_the_first_step(train, tmp_path, capsys, monkeypatch):
+    def drawn(**arguments):
+        network = timm.create_model("resnet10t", **arguments)
+        network.register_buffer("noise", torch.rand(3), persistent=False)
+        return network
+
+    monkeypatch.setitem(timm.models._registry._model_entrypoints, "resnet10d", drawn)
+    monkeypatch.setattr(timm, "is_model", lambda name: True)
+    run = arguments(tmp_path, AT_TRH, "resnet10d", RESNET)
+    for more in ([], ["--estimate"]):
+        assert train([*run, "--out", str(tmp_path / "run"), *more]) == 2
+        assert "noise" in capsys.readouterr().err and not (tmp_path / "run").exists()

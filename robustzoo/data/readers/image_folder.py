@@ -13,7 +13,7 @@ from PIL import Image
 from robustzoo.data.class_order import order_of, stated_order
 from robustzoo.data.decoder import decode, formats, suffixes
 from robustzoo.data.fit import IMAGENET, Fit
-from robustzoo.data.image_dataset import DataError, existing_root
+from robustzoo.data.image_dataset import AS_STATED, BY_PLACE, DataError, existing_root
 from robustzoo.data.readers.image_files import hidden, images_under, left_out_text, printable, suffix_of
 from robustzoo.data.readers.photographs import Photographs
 from robustzoo.registry.catalog import DATASETS, OWN_DATA_MARK
@@ -153,6 +153,7 @@ def open_folder(
         dataset.refit(Fit(size))
     dataset.transform = dataset.fit.to_json()
     dataset.notes = (f"{len(dataset):,} images of {dataset.key}: {dataset.fit.text()}", order.text())
+    dataset.numbered = AS_STATED if order.stated else BY_PLACE
     dataset.warnings += (order.warning,) if order.warning else ()
     return dataset
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -70,6 +71,44 @@ def test_splits_are_whole_and_apart(flowers):
     assert all(part.key == "own:flowers" and part.classes == CLASSES for part in parts.values())
     assert not set(parts["train"]._names) & set(parts["holdout"]._names)
     assert open_data(f"flowers:{flowers}").key == open_data(str(flowers)).key == open_data(flowers).key
+
+
+def described(*arguments):
+    return CliRunner().invoke(group, ["data", "describe", *map(str, arguments)])
+
+
+def test_splits_in_capitals_are_splits(tmp_path):
+    folder = write_flowers(tmp_path / "f", train=3, test=1)
+    for name, other in (("train", "Train"), ("test", "TEST")):
+        (folder / name).rename(folder / other)
+    assert "train: 15 images in Train; test: 5 images in TEST" in described(folder).output
+    assert load_dataset("own:f", folder, "test").classes == CLASSES
+    shutil.rmtree(folder / "Train")
+    done = described(folder, "--overwrite")
+    assert isinstance(done.exception, RobustzooError) and "none of train" in str(done.exception)
+
+
+def test_a_class_without_images_in_a_split_is_said(tmp_path):
+    folder = write_flowers(tmp_path / "f", train=3, test=1)
+    shutil.rmtree(folder / "test" / "iris")
+    assert "the split test has no images of 'iris'" in described(folder).output
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/data.py").write_text(CODE.replace('"light")', '"light", "grey")'))
+    assert "no images at all of 'grey'" in described(f"{tmp_path / 'code/data.py'}:squares").output
+
+
+def test_a_reserved_name_is_said_with_the_way_out(tmp_path):
+    folder = write_flowers(tmp_path / "Own", train=3, test=1)
+    for more in ((), ("--name", "folder")):
+        done = described(folder, *more)
+        assert isinstance(done.exception, RobustzooError) and "--name NAME" in str(done.exception)
+    assert described(folder, "--name", "flowers").exit_code == 0
+
+
+def test_a_stray_folder_is_said_under_the_name_of_the_images(tmp_path):
+    folder = write_flowers(tmp_path / "f", train=3, test=1)
+    (folder / "test" / "weed").mkdir()
+    assert "classes of own:f" in str(described(folder).exception)
 
 
 def test_one_folder_per_class_alone_is_drawn_from(tmp_path):
