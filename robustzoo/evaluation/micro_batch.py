@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -55,8 +56,13 @@ def find_micro_batch(
     from torch.utils.flop_counter import FlopCounterMode  # which loads triton where that is installed
 
     x = x.to(device)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(x.unsqueeze(0).clone())
+    # Compiled code shows no operations, and warns of the counter's hooks: it runs as it was written here.
+    with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):
+        warnings.filterwarnings(
+            "ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks"
+        )
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model(x.unsqueeze(0).clone())
     try:
         kept = _kept_each(model, x) if gradients else 0
     except (torch.OutOfMemoryError, RuntimeError) as error:
