@@ -125,14 +125,17 @@ def build_for(recipe: Recipe, *, device: str | None = None) -> nn.Module:
     return network
 
 
-def computed_buffers(recipe: Recipe) -> dict[str, Tensor]:
+def computed_buffers(recipe: Recipe, network: nn.Module) -> dict[str, Tensor]:
     """The buffers that a recipe's network computes as it is built (such as a Swin's relative positions),
     which no file holds: name -> tensor on the CPU.
+
+    Args:
+        network: of the recipe, on any device; most have no such buffers, and are not built again.
 
     Raises:
         RobustzooError: they differ from one build to the next: what is trained could not be read back.
     """
-    if not unstored(build_for(recipe, device="meta")):
+    if not unstored(network):
         return {}
     found, again = ({}, {})
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False):

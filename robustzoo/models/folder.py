@@ -68,7 +68,7 @@ def write_folder(folder: str | Path, model: PixelModel, recipe: Recipe, *, overw
                 f"the model's {label} is {found.tolist()}, but its recipe's is {wanted.tolist()}"
             )
     weights = weights_for_export(model.network.state_dict(), skeleton.state_dict())
-    computed = computed_buffers(recipe)
+    computed = computed_buffers(recipe, skeleton)
     for name, tensor in unstored(model.network).items():
         if name not in computed or not torch.equal(tensor.cpu(), computed[name]):
             raise RobustzooError(
@@ -251,7 +251,7 @@ def read_recipe(folder: str | os.PathLike[str]) -> Recipe:
 def _assemble(network: nn.Module, recipe: Recipe, weights: dict[str, torch.Tensor]) -> PixelModel:
     """`network`, built on the meta device, with these tensors as its parameters and buffers."""
     network.load_state_dict(weights, strict=True, assign=True)
-    for name, tensor in computed_buffers(recipe).items():
+    for name, tensor in computed_buffers(recipe, network).items():
         owner, _, own = name.rpartition(".")
         setattr(network.get_submodule(owner), own, tensor)
     with torch.device("cpu"):

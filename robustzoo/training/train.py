@@ -182,7 +182,7 @@ def initial_model(plan: Plan, data: TrainingData, done: int) -> tuple[PixelModel
     torch.manual_seed(plan.flags.seed)
     model = pixel_model(recipe)
     model.check_head()
-    computed_buffers(recipe)  # refuses those that no folder could give back
+    computed_buffers(recipe, model.network)  # refuses those that no folder could give back
     if plan.launch.activation_checkpointing:
         require_recomputing(model)
     if "trh" in recipe.defences:
