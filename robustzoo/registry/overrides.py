@@ -116,8 +116,9 @@ def _steps(epochs: object, values: Mapping[str, Any]) -> int:
         )
     except (ValueError, OverflowError):
         number = 0.0
-    if not (math.isfinite(number) and number > 0):
-        raise RobustzooError(f"epochs: {epochs!r} is not allowed: expected a number above 0")
     data = DATASETS.get(values["training_data"]) or DATASETS.get(values["dataset"])
     images = values["training_images"] or (data.train_size if data else 0)
-    return math.ceil(number * images / max(originals_per_batch(values), 1))
+    steps = number * images / max(originals_per_batch(values), 1)
+    if not (math.isfinite(steps) and number > 0):
+        raise RobustzooError(f"epochs: {epochs!r} is not allowed: expected a number above 0")
+    return math.ceil(steps)

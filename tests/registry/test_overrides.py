@@ -132,6 +132,7 @@ REFUSED = [
     (AT, "sources=x", "unknown key 'sources'"),
     (AT, "epochs=0", "epochs: '0' is not allowed"),
     (AT, "epochs=inf", "epochs: 'inf' is not allowed"),
+    (AT, "epochs=1e308", "epochs: '1e308' is not allowed"),
 ]
 
 
