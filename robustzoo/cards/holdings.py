@@ -38,8 +38,7 @@ def evidence_files(folder: str | Path) -> list[Path]:
 
 
 def main_evidence(folder: str | Path, *, validate: bool = True) -> Evidence | None:
-    """The evidence that listings speak of: not of training images, aa-standard before other
-    protocols, then the most images.
+    """The evidence that listings speak of: the first of `all_evidence`.
 
     None where the folder has no evidence.
 
@@ -51,8 +50,10 @@ def main_evidence(folder: str | Path, *, validate: bool = True) -> Evidence | No
 
 
 def all_evidence(folder: str | Path, *, validate: bool = True) -> list[Evidence]:
-    """Every evidence of a folder, the main one first: a card states all, so that none hides another. Of the
-    same images under other attacks than aa-standard the lowest robust accuracy comes before higher ones.
+    """Every evidence of a folder, the main one first: a card states all, so that none hides another.
+
+    Training images come last; aa-standard comes before aa-plus, on the most images first, and before other
+    attacks, of which the lowest robust accuracy comes first.
 
     Raises:
         EvidenceError: a malformed file in the folder's `evidence/`, or a shard.

@@ -19,7 +19,7 @@ DEFAULT_MICRO_BATCH = 64
 _COPIES = 8
 
 
-class _Shapes(NamedTuple):
+class _Limits(NamedTuple):
     """What bounds a micro-batch on a kind of device, so that all machines of the kind choose alike.
 
     Attributes:
@@ -40,8 +40,8 @@ class _Shapes(NamedTuple):
     share: int
 
 
-_CPU = _Shapes(work=2**29, longest=2**37, kept=2**31, least=4, most=256, share=16)
-_GPU = _Shapes(work=2**41, longest=2**44, kept=2**33, least=4, most=4096, share=1)
+_CPU = _Limits(work=2**29, longest=2**37, kept=2**31, least=4, most=256, share=16)
+_GPU = _Limits(work=2**41, longest=2**44, kept=2**33, least=4, most=4096, share=1)
 
 
 def find_micro_batch(
@@ -80,11 +80,11 @@ def micro_batch_for(operations: int, kept: int, count: int, kind: str) -> int:
         operations: floating point operations of one image's forward. kept: bytes kept for its gradient.
         count: how many images there are. kind: type of the device; all but "cpu" are served as GPUs.
     """
-    shapes = _CPU if kind == "cpu" else _GPU
-    filled = 1 << (count // shapes.share).bit_length()
-    size = min(shapes.work // max(operations, 1), shapes.most, filled)
+    limits = _CPU if kind == "cpu" else _GPU
+    filled = 1 << (count // limits.share).bit_length()
+    size = min(limits.work // max(operations, 1), limits.most, filled)
     size = max(size, DEFAULT_MICRO_BATCH)
-    size = min(size, max(shapes.longest // max(operations, 1), shapes.least), shapes.kept // max(kept, 1))
+    size = min(size, max(limits.longest // max(operations, 1), limits.least), limits.kept // max(kept, 1))
     return min(1 << max(size, 1).bit_length() - 1, count)
 
 

@@ -81,7 +81,7 @@ class Line:
         return {
             "kind": "verified",
             "name": self.model.name,
-            "dataset": self.dataset,
+            "dataset": dataset["id"],
             "split": dataset["split"],
             "subset": dataset["subset"],
             "threat_model": str(self.evidence.threat_model),

@@ -31,6 +31,9 @@ _REPORTED = (
     "no Evidence for them, and they are no part of the verified table.</p>"
 )
 
+_OTHER_PICTURE = re.compile(
+    rf'<img src="(?!(?:{re.escape(ATTACKS)}|{re.escape(PERTURBATIONS)})")[^"]*" alt="([^"]*)"[^>]*>'
+)
 # A part that the card folds away, its tags still text.
 _FOLDED = re.compile(
     r"<p>&lt;details&gt;\s*&lt;summary&gt;([^<>]*)&lt;/summary&gt;</p>(.*?)<p>&lt;/details&gt;</p>", re.DOTALL
@@ -117,7 +120,7 @@ def _verified_page(lines: Sequence[Line]) -> str:
         found = line.to_json()
         clean, robust = line.evidence.clean_accuracy, line.evidence.robust_accuracy
         filters = {
-            "dataset": found["dataset"],
+            "dataset": line.dataset,
             "threat": found["threat_model"],
             "architecture": found["architecture"],
             "method": found["method"],
@@ -231,7 +234,7 @@ def _markdown(lines: Sequence[Line]) -> str:
         rows.append(
             [
                 f"[{one_line(line.model.name)}]({found['page']})",
-                found["dataset"],
+                line.dataset,
                 found["threat_model"],
                 found["protocol"],
                 f"[{_percent(robust.value)}]({found['evidence']})",
@@ -319,5 +322,6 @@ def _card(text: str) -> str:
     body = "\n".join(lines[1:] if lines and lines[0].startswith("# ") else lines)
     scrolled = '<div class="scroll" role="region" aria-label="Table of the card" tabindex="0"><table>'
     shown = reader.render(body).replace("<table>", scrolled).replace("</table>", "</table></div>")
+    shown = _OTHER_PICTURE.sub(r"\1", shown)  # of the author's notes: it would be fetched, and is not here
     shown = _FOLDED.sub(r"<details><summary>\1</summary>\2</details>", shown)
     return shown.replace("<h2", "<h3").replace("</h2>", "</h3>").replace("<pre>", '<pre tabindex="0">')

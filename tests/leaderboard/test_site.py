@@ -18,7 +18,7 @@ from robustzoo.hub.publish import write_card
 from robustzoo.leaderboard import page
 from robustzoo.leaderboard.lines import Line, read_model
 from robustzoo.leaderboard.reported import from_robustbench, from_the_paper
-from robustzoo.leaderboard.site import build
+from robustzoo.leaderboard.site import _card, build
 from robustzoo.registry import entry
 from robustzoo.registry.paper import cells
 
@@ -86,13 +86,23 @@ def test_another_split_is_named_and_odd_file_names_are_reached(tmp_path):
     write_card(folder)
     build([read_model(folder)], tmp_path / "site")
     rows = json.loads((tmp_path / "site/leaderboard.json").read_text())["verified"]
-    assert [(row["dataset"], row["split"]) for row in rows] == [("digits", "test"), ("digits train", "train")]
+    assert [(row["dataset"], row["split"]) for row in rows] == [("digits", "test"), ("digits", "train")]
+    assert ">digits train<" in (tmp_path / "site/index.html").read_text()
+    assert "| digits train |" in (tmp_path / "site/leaderboard.md").read_text()
     for row in rows:
         assert (
             Evidence.load(tmp_path / "site" / unquote(row["evidence"])).doc["dataset"]["split"]
             == row["split"]
         )
         assert f'href="{row["evidence"]}"' in (tmp_path / "site/index.html").read_text()
+
+
+def test_pictures_of_an_authors_notes_are_their_words_alone():
+    shown = _card(
+        "---\na: 1\n---\n\n# A\n\n![own](evidence/accuracy.svg)\n\n![their *words*](https://example.org/a.png 'b')\n"
+    )
+    assert shown.count("<img") == 1 and 'src="evidence/accuracy.svg"' in shown
+    assert "their words" in shown and "example.org" not in shown
 
 
 def test_what_is_reported_is_labelled_and_never_among_what_is_verified(site):
