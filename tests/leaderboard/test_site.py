@@ -99,7 +99,8 @@ def test_another_split_is_named_and_odd_file_names_are_reached(tmp_path):
 
 def test_pictures_of_an_authors_notes_are_their_words_alone():
     shown = _card(
-        "---\na: 1\n---\n\n# A\n\n![own](evidence/accuracy.svg)\n\n![their *words*](https://example.org/a.png 'b')\n"
+        "---\na: 1\n---\n\n# A\n\n![own](evidence/accuracy.svg)\n\n"
+        "![their *words*](https://example.org/a.png 'b')\n"
     )
     assert shown.count("<img") == 1 and 'src="evidence/accuracy.svg"' in shown
     assert "their words" in shown and "example.org" not in shown
